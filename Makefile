@@ -1,0 +1,102 @@
+# `make` lists the targets. Needs python3 (3.11 or later) and git; jobs and tests that run Spark need Java 17 or later.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+BIN := .venv/bin
+
+# uv reads its own settings; where only pip's are there, uv gets the same ones.
+export UV_SYSTEM_CERTS ?= 1
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifdef PIP_CERT
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
+# A uv on PATH is used as it is; otherwise one of a pinned version goes to .cache/.
+UV := $(shell command -v uv || echo .cache/uv/bin/uv)
+
+PYTEST_ARGS ?=
+SEEDS ?= 1000
+FROM ?= 0
+SUITE ?= runtime
+SINK ?= file
+KILLS ?= 10
+SEED ?= 1
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+
+.cache/uv/bin/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv .cache/uv
+	@.cache/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.ready: requirements/dev.txt pyproject.toml | $(filter .cache/%,$(UV))
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.ready ## make .venv with everything pinned in requirements/dev.txt (cheap when nothing changed)
+	@java -version >/dev/null 2>&1 || echo "Note: no java on PATH. Install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) to run jobs and the Spark tests." >&2
+
+.PHONY: run
+run: setup ## run the example job on this machine
+	@$(BIN)/python -m examples.flights
+
+.PHONY: test
+test: setup ## run all tests, print coverage
+	@$(BIN)/python -m pytest --cov $(PYTEST_ARGS)
+
+.PHONY: test-unit
+test-unit: setup ## run the tests that need neither Spark nor servers
+	@$(BIN)/python -m pytest tests/unit tests/protocol $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: setup ## ruff, import contracts, layout rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/unit/test_layout.py
+
+.PHONY: type
+type: setup ## mypy --strict
+	@$(BIN)/mypy
+
+.PHONY: sim
+sim: setup ## simulate the protocol: make sim SEEDS=1000 FROM=0
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)
+
+.PHONY: bench
+bench: setup ## run a benchmark suite: make bench SUITE=runtime
+	@$(BIN)/python -m benchmarks $(SUITE)
+
+.PHONY: crds
+crds: setup ## write the CRDs from the models
+	@$(BIN)/python -m sinkruntime.spec.crd
+
+.PHONY: kill-matrix
+kill-matrix: setup ## kill processes at every step, then count rows: make kill-matrix SINK=file KILLS=10 SEED=1
+	@$(BIN)/python -m tests.killmatrix --sink $(SINK) --kills $(KILLS) --seed $(SEED)
+
+.PHONY: docs
+docs: setup ## write the generated pages of docs/
+	@$(BIN)/python -m sinkruntime.cli.generate_docs
+
+COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+
+.PHONY: lock
+lock: | $(filter .cache/%,$(UV)) ## pin all dependencies with hashes; LOCK_ARGS=--upgrade takes newer ones
+	@$(COMPILE) $(LOCK_ARGS) --all-extras --group dev -o requirements/dev.txt
+	@$(COMPILE) --constraint requirements/dev.txt --extra operator --extra file -o requirements/operator.txt
+	@$(COMPILE) --constraint requirements/dev.txt --extra spark --extra file -o requirements/driver.txt
+
+.PHONY: clean
+clean: ## remove .venv, caches and what local runs left here
+	@rm -rf .venv .cache .coverage .coverage.* htmlcov build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .sinkjob spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
