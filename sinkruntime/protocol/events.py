@@ -165,18 +165,7 @@ class Accept:  # a coordinator, on `recovery.accept`
     landed: tuple[tuple[int, str], ...] = ()  # parts in doubt that a person says are in the target
 
 
-Event = (
-    RaiseEpoch
-    | ClaimEpoch
-    | RaiseToken
-    | NoteRecovered
-    | Decide
-    | Report
-    | Release
-    | BeginAbort
-    | Forget
-    | Accept
-)
+Event = RaiseEpoch | ClaimEpoch | RaiseToken | NoteRecovered | Decide | Report | Release | BeginAbort | Forget | Accept
 
 
 class Action(StrEnum):
