@@ -60,7 +60,7 @@ test-unit: setup ## run the tests that need neither Spark nor servers
 .PHONY: lint
 lint: setup ## ruff, import contracts, layout rules
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff format --check --output-format concise .
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/unit/test_layout.py
 
