@@ -103,7 +103,7 @@ class WriterContext:
 
     @property
     def stem(self) -> str:
-        """A name for what this writer stages, unlike any other writer's: checkpoint, epoch, subtask, attempt, random."""
+        """A name for what this writer stages, like no other's: checkpoint, epoch, subtask, attempt, random."""
         at = self.lineage
         return f"{at.checkpoint:012d}-{at.epoch}-{at.subtask:05d}-{at.attempt}-{self.unique}"
 
@@ -131,21 +131,21 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def prepare_commit(self, checkpoint: int) -> Committable | None:
-        """Make what was staged durable and say how to commit it; None: nothing was staged. No reader may see any of it."""
+        """Make what was staged durable and say how to commit it; None: nothing was staged. No reader sees any of it."""
 
     def remaining_life_seconds(self) -> float | None:
         """After `prepare_commit`: how long the staged data will live (a transaction's timeout); None: for ever."""
         return None
 
     def abort_prepare(self) -> None:  # noqa: B027
-        """Take back what this writer staged. Best effort: `recover` removes what is left. Nothing staged: do nothing."""
+        """Take back what this writer staged, if anything. Best effort: `recover` removes what is left."""
 
     def snapshot_state(self, checkpoint: int) -> Sequence[Any]:
         """States for the next checkpoint's writers; they travel in the decision record, and are remapped by index."""
         return ()
 
     def notify_committed(self, checkpoint: int) -> None:  # noqa: B027
-        """Checkpoint became visible. Only called where the writer outlives it, as in one process; rely on nothing here."""
+        """Checkpoint became visible. Only called where the writer lives that long; rely on nothing here."""
 
     def notify_aborted(self, checkpoint: int) -> None:  # noqa: B027
         """Checkpoint was aborted. As `notify_committed`."""
@@ -247,7 +247,7 @@ class SinkCommitter(CommitterBase):
 
 
 class SinkAggregatedCommitter(CommitterBase):
-    """Commits whole checkpoints, in order, alone. `commit` may get several pending checkpoints at once, oldest first."""
+    """Commits whole checkpoints, in order, alone. `commit` may get several pending ones at once, oldest first."""
 
     @abstractmethod
     def combine(self, committables: Sequence[tuple[Lineage, Committable]]) -> Committable:
@@ -341,7 +341,7 @@ class Sink(ABC):
         return None
 
     def inspect(self) -> Mapping[str, Any]:
-        """Facts about the target that decide what can be guaranteed (limits, settings). Connects; raises `TargetError`."""
+        """Facts about the target that bear on the guarantee (limits, settings). Connects; raises `TargetError`."""
         return {}
 
     def evidence(self) -> Evidence | None:
