@@ -180,6 +180,7 @@ class CommitRequest:
     previous: int  # the evidence that this sink must hold before: the last checkpoint that left any, or 0
     retries: int = 0
     may_have_landed: bool = False  # an earlier attempt, perhaps another process's, may be in the target
+    order: tuple[int, int] = (0, 0)  # the token or epoch it is sent under, and a count of the sender's that only grows
     answer: Answer | None = None
     reason: str = ""
     message: str = ""
@@ -216,7 +217,8 @@ class CommitterBase(ABC):
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """Make them visible and answer each. Repeatable: what is there already is `ALREADY_COMMITTED`.
 
-        Where `may_have_landed` is set, `probe` has been asked first, and has answered `ABSENT`. It lifts a fence.
+        Where `may_have_landed` is set, `probe` has been asked first, and has answered `ABSENT`. A fence turns down
+        (`REFUSED`, `Fenced`) each request whose `order` is not above the fence's; one above it lifts the fence.
         """
 
     @abstractmethod
@@ -224,7 +226,8 @@ class CommitterBase(ABC):
         """Ask the target whether they landed: `ALREADY_COMMITTED`, `ABSENT`, or `UNKNOWN` where it cannot tell."""
 
     def fence(self, requests: Sequence[CommitRequest]) -> None:
-        """Make a late commit by anyone fail, before an abort: `FENCED`, or `ALREADY_COMMITTED`. Removes nothing."""
+        """Make every commit up to this `order` fail, whenever it arrives, before an abort: `FENCED`, or
+        `ALREADY_COMMITTED`. Removes nothing."""
         for request in requests:
             request.reply(Answer.UNKNOWN, "CannotFence", "this sink cannot fence a late commit, so nothing is aborted")
 
@@ -312,7 +315,6 @@ class Sink(ABC):
     """The factory of a sink's parts, made from its options. Cheap to construct, and picklable."""
 
     Options: ClassVar[type[BaseModel]]
-    run_on: ClassVar[RunOn] = RunOn.OPERATOR
     summary: ClassVar[str]  # one line, for `sinkjob sinks`
 
     def __init__(self, options: Any, identity: SinkIdentity) -> None:
@@ -323,6 +325,11 @@ class Sink(ABC):
     @abstractmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
         """The strongest guarantee with these options. `facts` is what `inspect` found; {} when nothing was asked."""
+
+    @classmethod
+    def default_run_on(cls, options: Any) -> RunOn:
+        """Where its committers run, with these options, unless the manifest says otherwise."""
+        return RunOn.OPERATOR
 
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter:
