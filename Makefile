@@ -43,7 +43,7 @@ help: ## list the targets
 
 .PHONY: setup
 setup: .venv/.ready ## make .venv with everything pinned in requirements/dev.txt (cheap when nothing changed)
-	@java -version >/dev/null 2>&1 || echo "Note: no java on PATH. Install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) to run jobs and the Spark tests." >&2
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || echo "Note: Java is missing. Jobs and the Spark tests need Java 17 or 21: apt-get install openjdk-17-jre-headless (Debian, Ubuntu), dnf install java-21-openjdk-headless (Fedora), brew install openjdk@21 (macOS)." >&2
 
 .PHONY: run
 run: setup ## run the example job on this machine
@@ -51,6 +51,7 @@ run: setup ## run the example job on this machine
 
 .PHONY: test
 test: setup ## run all tests, print coverage
+	@$(BIN)/python -m tests.servers.programs
 	@$(BIN)/python -m pytest --cov $(PYTEST_ARGS)
 
 .PHONY: test-unit
