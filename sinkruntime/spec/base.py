@@ -3,6 +3,8 @@
 Imported by the spec models and by sinks' `Options`. Holds no rule of one field: those stand beside the field.
 """
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -11,12 +13,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     Strict,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from sinkruntime.spec.quantities import Duration
 
@@ -25,6 +30,7 @@ NAME_LENGTH_MAX = 63
 TEXT_LENGTH_MAX = 16_384
 ITEMS_MAX = 256
 KEYS_MAX = 512
+SHOWN_LENGTH_MAX = 60  # of a wrong value, in a message
 
 T = TypeVar("T")
 
@@ -83,6 +89,28 @@ def _not_blank(text: str) -> str:
     if not text.strip():
         raise PydanticCustomError("blank", "must not be empty")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The shape of a text field: a regular expression, the words for who does not read those, a length."""
+
+    pattern: str
+    expected: str
+    length_max: int
+
+    def _check(self, text: str) -> str:
+        if len(text) > self.length_max or not re.fullmatch(self.pattern, text, re.ASCII):
+            message = "`{text}` is not {expected}, at most {most} characters"
+            context = {"text": text[:SHOWN_LENGTH_MAX], "expected": self.expected, "most": self.length_max}
+            raise PydanticCustomError("shape", message, context)
+        return text
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": f"^({self.pattern})$", "maxLength": self.length_max}
 
 
 Text = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH_MAX), AfterValidator(_not_blank)]

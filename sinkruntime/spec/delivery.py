@@ -11,6 +11,7 @@ from sinkruntime.spec.base import (
     NAME_LENGTH_MAX,
     FreeMap,
     Items,
+    Matching,
     Model,
     PositiveDuration,
     Text,
@@ -33,14 +34,19 @@ AcceptReason = Literal[
 
 SinkName = Annotated[
     str,
-    Field(max_length=NAME_LENGTH_MAX, pattern=r"^[A-Za-z0-9]([-_A-Za-z0-9]*[A-Za-z0-9])?$"),
+    Matching(
+        r"[A-Za-z0-9]([-_A-Za-z0-9]*[A-Za-z0-9])?",
+        "a sink's name (letters, digits, `-` and `_`; a letter or digit at both ends)",
+        NAME_LENGTH_MAX,
+    ),
 ]
 # A module of sinkruntime/sinks, an entry point of the group `sinkjob.sinks`, or package.module:Class.
 SinkType = Annotated[
     str,
-    Field(
-        max_length=512,
-        pattern=r"^([A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+    Matching(
+        r"[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*",
+        "a sink's type: a name such as `file`, or `package.module:Class`",
+        512,
     ),
 ]
 

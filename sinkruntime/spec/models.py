@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from sinkruntime.spec.base import (
     NAME_LENGTH_MAX,
     Items,
+    Matching,
     Model,
     PositiveDuration,
     Scalars,
@@ -47,7 +48,14 @@ SINKS_MAX = 32
 STEPS_MAX = 64
 
 Mode = Literal["Streaming", "Batch"]
-Label = Annotated[str, Field(max_length=NAME_LENGTH_MAX, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+Label = Annotated[
+    str,
+    Matching(
+        r"[a-z0-9]([-a-z0-9]*[a-z0-9])?",
+        "a name of lower-case letters, digits and `-`, a letter or digit at both ends",
+        NAME_LENGTH_MAX,
+    ),
+]
 Nonce = Annotated[int, Field(ge=0, le=2**53)]
 
 # Written by the API server into every object; a manifest saved from a cluster runs as it is.

@@ -26,14 +26,14 @@ class _Quantity:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the manifest's text; ValueError says what would be right."""
+        """Read the manifest's text; ValueError says what would be right, OverflowError what the most is."""
         match = re.fullmatch(r"([0-9]{1,18})([A-Za-z]+)", text)
         scale = cls._units.get(match[2]) if match else None
         if match is None or scale is None:
             raise ValueError(f"expected {cls._expected}")
         amount = int(match[1]) * scale
         if amount > cls._most:
-            raise ValueError(f"must be at most {cls(cls._most)}")
+            raise OverflowError(f"must be at most {cls(cls._most)}")
         return cls(amount)
 
     def __str__(self) -> str:
@@ -55,8 +55,12 @@ class _Quantity:
             raise PydanticCustomError("quantity", "expected {expected}", {"expected": cls._expected})
         try:
             return cls.parse(value)
+        except OverflowError as error:
+            raise PydanticCustomError(
+                "quantity_bound", "must be at most {most}", {"most": str(cls(cls._most))}
+            ) from error
         except ValueError as error:
-            raise PydanticCustomError("quantity", "{problem}", {"problem": str(error)}) from error
+            raise PydanticCustomError("quantity", "expected {expected}", {"expected": cls._expected}) from error
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -7,15 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sinkruntime.spec.base import Items, Model, Scalars, Text
+from sinkruntime.spec.base import Items, Matching, Model, Scalars, Text
 from sinkruntime.spec.quantities import Duration
 
 TriggerType = Literal["ProcessingTime", "AvailableNow"]
 OutputMode = Literal["Append", "Update", "Complete"]
 
-ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-PythonObject = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
-EnvironmentName = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ObjectName = Annotated[
+    str, Matching(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", "the name of a Kubernetes object (a-z, 0-9, `-`, `.`)", 253)
+]
+PythonObject = Annotated[str, Matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "of the form `package.module:function`", 512)]
+EnvironmentName = Annotated[
+    str, Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name of environment variables (letters, digits, `_`)", 256)
+]
 
 
 class ObjectRef(Model):

@@ -1,0 +1,103 @@
+"""Joins a manifest with what it names outside itself: the classes of its sinks, their options, its secrets.
+
+Called by the command line and the driver before anything starts. Imports the sinks' modules, connects to nothing.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from sinkruntime.api import Guarantee, Sink
+from sinkruntime.errors import ManifestError, Problem
+from sinkruntime.spec.delivery import SinkSpec
+from sinkruntime.spec.load import Manifest, draft_manifest
+from sinkruntime.spec.options_from import Places, Secrets, local_places, read_options_from
+from sinkruntime.spec.paths import FieldPath, path_text
+from sinkruntime.spec.sink_options import load_sink_class, parse_options
+from sinkruntime.spec.source import OptionsFrom
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BoundSink:
+    """One sink of a job: what the manifest says, the class, and the options, which may hold secrets (so no repr)."""
+
+    spec: SinkSpec
+    sink_class: type[Sink]
+    options: BaseModel
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BoundJob:
+    """A manifest that can be run: `source_secrets` and `checkpoint_secrets` come from their `optionsFrom`."""
+
+    manifest: Manifest
+    sinks: tuple[BoundSink, ...]
+    source_secrets: Secrets
+    checkpoint_secrets: Secrets
+
+
+def load_job(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> BoundJob:
+    """Read a manifest without a cluster, with all that it names; ManifestError with everything that is wrong.
+
+    `environ` is this process's environment by default.
+    """
+    draft = draft_manifest(path)
+    if draft.manifest is None:
+        raise ManifestError(draft.problems, draft.source)
+    try:
+        job = bind(draft.manifest, local_places(draft.manifest.base, environ))
+    except ManifestError as error:
+        known = {problem.path for problem in draft.problems}
+        further = [problem for problem in error.problems if problem.path not in known]
+        problems = sorted((*draft.problems, *further), key=lambda problem: problem.line or 0)
+        raise ManifestError(problems, draft.source) from error
+    if draft.problems:
+        raise ManifestError(draft.problems, draft.source)
+    return job
+
+
+def bind(manifest: Manifest, places: Places) -> BoundJob:
+    """Find the classes, options and secrets of a job; ManifestError with all that is missing or wrong."""
+    spec = manifest.job.spec
+    problems: list[Problem] = []
+    source = _secrets(spec.source.options_from, places, ("spec", "source"), problems)
+    problems += [
+        Problem(path_text(("spec", "source", "options", key)), None, "is in `optionsFrom` too", "keep one of them")
+        for key in spec.source.options
+        if source is not None and key.lower() in {name.lower() for name in source}
+    ]
+    checkpoint = _secrets(spec.checkpoint.options_from, places, ("spec", "checkpoint"), problems)
+    sinks = [_bind_sink(sink, places, ("spec", "sinks", index), problems) for index, sink in enumerate(spec.sinks)]
+    bound = tuple(sink for sink in sinks if sink is not None)
+    if problems or source is None or checkpoint is None:
+        raise manifest.error(problems)
+    return BoundJob(manifest, bound, source, checkpoint)
+
+
+def _secrets(
+    entries: Sequence[OptionsFrom], places: Places, path: FieldPath, problems: list[Problem]
+) -> Secrets | None:
+    try:
+        return read_options_from(entries, places, (*path, "optionsFrom"))
+    except ManifestError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _bind_sink(sink: SinkSpec, places: Places, path: FieldPath, problems: list[Problem]) -> BoundSink | None:
+    secrets = _secrets(sink.options_from, places, path, problems)
+    try:
+        sink_class = load_sink_class(sink.type, (*path, "type"))
+        if secrets is None:
+            return None
+        options = parse_options(sink_class, sink.options, (*path, "options"), secrets)
+    except ManifestError as error:
+        problems.extend(error.problems)
+        return None
+    offer = sink_class.guarantee(options, {})
+    if sink.guarantee is not None and not offer.guarantee >= Guarantee(sink.guarantee):
+        message = f"`{sink.guarantee}` is more than this sink can give with these options: {offer.why}"
+        problems.append(Problem(path_text((*path, "guarantee")), None, message, f"at most `{offer.guarantee.value}`"))
+    return BoundSink(sink, sink_class, options)
