@@ -53,8 +53,10 @@ class MemoryLedgerStore:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
-        await asyncio.wait([waiter], timeout=timeout_seconds)
-        self._waiters.discard(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=timeout_seconds)
+        finally:
+            self._waiters.discard(waiter)
 
     async def put_object(self, name: ObjectName, data: bytes) -> None:
         """See `LedgerStore`."""

@@ -154,8 +154,9 @@ class Forget:  # a coordinator, after the payload objects of these settled check
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:  # a coordinator, on `recovery.accept`
-    token: int
+class Accept:  # whoever found the disagreement, driver or coordinator, on `recovery.accept`
+    authority: Authority
+    fence: int  # the token, or the epoch
     nonce: int
     reason: str
     detail: str = ""

@@ -275,7 +275,7 @@ def _forget(ledger: Ledger, event: Forget) -> Ledger:
 
 
 def _accept(ledger: Ledger, event: Accept) -> Ledger:
-    _fence(ledger, Authority.TOKEN, event.token)
+    _fence(ledger, event.authority, event.fence)
     used = any((a.nonce, a.reason) == (event.nonce, event.reason) for a in ledger.acceptances)
     require(not used, Refusal.ALREADY_ACCEPTED, f"{event.reason} was accepted with nonce {event.nonce}")
     sinks = dict(ledger.sinks)

@@ -1,0 +1,69 @@
+"""Applying an event to a stored ledger: read, step, compare-and-swap, again.
+
+Driver, coordinator and launcher change the ledger through `change` and in no other way. It decides nothing: the
+caller makes the event from the ledger as it is at that moment, and says by None that nothing is left to do, which is
+also how one's own change is known again after its answer was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sinkruntime.environment import Environment
+from sinkruntime.errors import AnswerLost, InDoubt, LedgerConflict, LedgerCorrupt, LedgerUnavailable
+from sinkruntime.ledger.store import LedgerStore, Stored
+from sinkruntime.protocol.events import Event
+from sinkruntime.protocol.ledger import Ledger
+from sinkruntime.protocol.machine import step
+
+#: Waits between tries at a store that is not reachable: doubling from the first to the last.
+FIRST_WAIT_SECONDS = 0.05
+LAST_WAIT_SECONDS = 5.0
+
+
+async def read(store: LedgerStore, environment: Environment, give_up_seconds: float) -> Stored:
+    """The present ledger, waited for while the store is unreachable; raises `InDoubt` when the time is over."""
+    deadline = environment.clock.monotonic() + give_up_seconds
+    wait = FIRST_WAIT_SECONDS
+    while True:
+        try:
+            stored = await store.load()
+        except (AnswerLost, LedgerUnavailable) as error:
+            if environment.clock.monotonic() >= deadline:
+                raise InDoubt(f"the ledger could not be read for {give_up_seconds:.0f} s: {error.message}") from error
+            await asyncio.sleep(wait * (0.5 + environment.random.random()))
+            wait = min(2 * wait, LAST_WAIT_SECONDS)
+            continue
+        if stored is None:
+            raise LedgerCorrupt("the ledger is gone", "restore it from a backup, or accept LedgerLost")
+        return stored
+
+
+async def change(
+    store: LedgerStore,
+    make_event: Callable[[Ledger], Event | None],
+    environment: Environment,
+    give_up_seconds: float,
+) -> Stored:
+    """Apply the event that `make_event` makes of the present ledger; returns the ledger after it.
+
+    Conflicts and lost answers are read again, an unreachable store is waited for. Raises `Refused` when the ledger
+    does not take the event, `InDoubt` when the time is over and a write may be under way.
+    """
+    deadline = environment.clock.monotonic() + give_up_seconds
+    while True:
+        left = deadline - environment.clock.monotonic()
+        stored = await read(store, environment, max(left, 0.0))
+        event = make_event(stored.ledger)
+        if event is None:
+            return stored
+        after, _ = step(stored.ledger, event)
+        try:
+            return await store.replace(after, stored.version)
+        except LedgerConflict:
+            await asyncio.sleep(0)
+        except (AnswerLost, LedgerUnavailable) as error:
+            if environment.clock.monotonic() >= deadline:
+                raise InDoubt(f"the ledger did not answer for {give_up_seconds:.0f} s: {error.message}") from error
+            await asyncio.sleep(FIRST_WAIT_SECONDS * (0.5 + environment.random.random()))

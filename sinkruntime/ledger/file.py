@@ -1,0 +1,177 @@
+"""A ledger store in a folder: for `sinkjob run` and wherever there is no cluster.
+
+`ledger.json` holds a version line and the ledger; it is replaced as a whole (temporary file, fsync, rename, fsync of
+the folder) under an exclusive lock, so a killed process leaves the old or the new one, and never a torn one. Payload
+objects are files in `objects/`. It never repairs a file that it cannot read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sinkruntime.errors import AnswerLost, LedgerConflict, LedgerCorrupt, LedgerFormatTooNew, LedgerUnavailable
+from sinkruntime.ledger.store import ObjectName, Stored
+from sinkruntime.protocol import codec
+from sinkruntime.protocol.ledger import Ledger
+
+#: How often a waiter looks for a change by another process; changes by this one wake it at once.
+LOOK_SECONDS = 0.5
+
+
+class FileLedgerStore:
+    """See `LedgerStore`. Several processes may use one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / "ledger.json"
+        self._objects = folder / "objects"
+        self._changed = asyncio.Event()
+
+    async def load(self) -> Stored | None:
+        """See `LedgerStore`."""
+        return self._read()
+
+    async def create(self, ledger: Ledger) -> Stored:
+        """See `LedgerStore`."""
+        with self._locked():
+            if self._path.exists():
+                raise LedgerConflict(f"{self._path} is there already")
+            return self._write(ledger, 1)
+
+    async def replace(self, ledger: Ledger, version: str) -> Stored:
+        """See `LedgerStore`."""
+        with self._locked():
+            present = self._read_version()
+            if version != present:
+                raise LedgerConflict(f"{self._path} is at version {present}, not {version}")
+            return self._write(ledger, int(present) + 1)
+
+    async def wait_changed(self, version: str, timeout_seconds: float) -> None:
+        """See `LedgerStore`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        while self._read_version() == version and (left := deadline - loop.time()) > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(left, LOOK_SECONDS))
+            except TimeoutError:
+                continue
+
+    def _read(self) -> Stored | None:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._foreign(error) from error
+        version, newline, body = text.partition("\n")
+        if not newline or not version.isdigit():
+            raise LedgerCorrupt(f"{self._path} does not begin with a version line", _RESTORE)
+        try:
+            return Stored(codec.decode(body), version)
+        except codec.NewerFormat as error:
+            raise LedgerFormatTooNew(f"{self._path}: {error}", "run it with the newer release of sinkjob") from error
+        except codec.BadLedger as error:
+            raise LedgerCorrupt(f"{self._path}: {error}", _RESTORE) from error
+
+    def _read_version(self) -> str:
+        try:
+            with self._path.open(encoding="ascii") as file:
+                version = file.readline().strip()
+        except FileNotFoundError:
+            raise LedgerCorrupt(f"{self._path} is gone", _RESTORE) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._foreign(error) from error
+        if not version.isdigit():
+            raise LedgerCorrupt(f"{self._path} does not begin with a version line", _RESTORE)
+        return version
+
+    def _write(self, ledger: Ledger, version: int) -> Stored:
+        """Replace the file; before the rename a failure changes nothing, after it the outcome is not known."""
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            _write_durably(temporary, f"{version}\n{codec.encode(ledger)}".encode())
+        except OSError as error:
+            raise LedgerUnavailable(f"{temporary} cannot be written: {error.strerror}") from error
+        try:
+            temporary.replace(self._path)
+            _sync_folder(self.folder)
+        except OSError as error:
+            raise AnswerLost(f"{self._path} may or may not be replaced: {error.strerror}") from error
+        self._changed.set()
+        return Stored(ledger, str(version))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the folder's lock, which the kernel releases with the process."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise LedgerUnavailable(f"{self.folder} cannot be locked: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _foreign(self, error: OSError | UnicodeDecodeError) -> LedgerCorrupt | LedgerUnavailable:
+        if isinstance(error, OSError):
+            return LedgerUnavailable(f"{self._path} cannot be read: {error.strerror}")
+        return LedgerCorrupt(f"{self._path} is not UTF-8", _RESTORE)
+
+    async def put_object(self, name: ObjectName, data: bytes) -> None:
+        """See `LedgerStore`."""
+        path = self._objects / name
+        temporary = self._objects / f"{name}.tmp"  # the epoch comes first, so a left one is known as an orphan
+        try:
+            self._objects.mkdir(parents=True, exist_ok=True)
+            _write_durably(temporary, data)
+            temporary.replace(path)
+            _sync_folder(self._objects)
+        except OSError as error:
+            raise LedgerUnavailable(f"payload {path} cannot be written: {error.strerror}") from error
+
+    async def get_object(self, name: ObjectName) -> bytes:
+        """See `LedgerStore`."""
+        try:
+            return (self._objects / name).read_bytes()
+        except FileNotFoundError:
+            raise LedgerCorrupt(f"payload object {self._objects / name} is missing", _RESTORE) from None
+        except OSError as error:
+            raise LedgerUnavailable(f"payload {name} cannot be read: {error.strerror}") from error
+
+    async def remove_object(self, name: ObjectName) -> None:
+        """See `LedgerStore`."""
+        (self._objects / name).unlink(missing_ok=True)
+
+    async def list_objects(self) -> list[ObjectName]:
+        """See `LedgerStore`; temporary files that a killed process left are listed too, so that they are removed."""
+        return sorted(path.name for path in self._objects.glob("*")) if self._objects.exists() else []
+
+
+_RESTORE = "restore it from a backup; or move it away and accept LedgerLost"
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
