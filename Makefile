@@ -31,15 +31,18 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
 .cache/uv/bin/uv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .cache/uv
 	@.cache/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-.venv/.ready: requirements/dev.txt pyproject.toml | $(filter .cache/%,$(UV))
+.venv/.ready: requirements/dev.txt pyproject.toml | python-version $(filter .cache/%,$(UV))
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
+
+.PHONY: python-version
+python-version:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed, and '$(PYTHON)' is not: $$($(PYTHON) --version 2>&1). Name another: make setup PYTHON=python3.12" >&2; exit 1; }
 
 .PHONY: setup
 setup: .venv/.ready ## make .venv with everything pinned in requirements/dev.txt (cheap when nothing changed)
