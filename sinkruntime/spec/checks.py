@@ -35,9 +35,8 @@ def dead_letter_goes_to_another_sink(job: SinkJob) -> Iterator[Finding]:
             yield Finding(path, "a sink cannot take the rows that it refused itself", "name another sink of this job")
         elif sink.dead_letter.sink not in names:
             others = [name for name in names if name != sink.name]
-            yield Finding(
-                path, f"`{sink.dead_letter.sink}` is no sink of this job", suggestion(sink.dead_letter.sink, others)
-            )
+            expected = suggestion(sink.dead_letter.sink, others) or "name another sink of this job"
+            yield Finding(path, f"`{sink.dead_letter.sink}` is no sink of this job", expected)
 
 
 def dead_letter_sink_has_none_itself(job: SinkJob) -> Iterator[Finding]:
