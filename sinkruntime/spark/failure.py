@@ -1,0 +1,73 @@
+"""Errors on their way between Spark's processes: from a task to the driver, and from Spark into our own types.
+
+A task's exception reaches the driver only as text inside Spark's, so `TaskFailure` writes itself as one line of JSON
+that `translate` finds again. Never decides what happens next.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError
+
+_MARK = "sinkjob-task-failure "
+_LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
+
+#: The last resort for Spark's own texts, which carry whole plans and stack traces.
+MESSAGE_CHARACTERS_MAX = 2000
+
+
+class TaskFailure(Exception):
+    """A writer's exception, named with its sink, in the one form that survives the way through Spark."""
+
+    @classmethod
+    def wrap(cls, sink: str, error: Exception) -> TaskFailure:
+        """Errors of ours keep reason, message and advice; of others type and text are kept."""
+        if isinstance(error, SinkjobError):
+            facts = {"reason": error.reason, "message": error.message, "advice": error.advice}
+            facts["path"] = getattr(error, "path", "")
+            facts["kind"] = type(error).__name__
+        else:
+            facts = {"reason": "WriterFailed", "message": f"{type(error).__name__}: {error}"}
+        return cls(_MARK + json.dumps({"sink": sink, **facts}))
+
+
+def translate(error: BaseException, doing: str) -> SinkjobError:
+    """One of ours for whatever Spark raised; `doing` says what was being done (`running a batch`)."""
+    if isinstance(error, SinkjobError):
+        return error
+    text = str(error)
+    found = _LINE.search(text)
+    if found:
+        return _restore(json.loads(found.group(1)))
+    if isinstance(error, Py4JNetworkError) or (isinstance(error, Py4JError) and "not answering" in text):
+        return SinkjobError("SparkLost", f"Spark's process ended while {doing}", "look at its output above")
+    if isinstance(error, PySparkException):
+        return SinkjobError("QueryFailed", f"while {doing}: {first_line(error)}")
+    return SinkjobError("QueryFailed", f"while {doing}: {type(error).__name__}: {_bounded(text)}")
+
+
+def first_line(error: BaseException) -> str:
+    """What a Spark error says, without its plan and its stack trace."""
+    message = error.getMessage() if isinstance(error, PySparkException) else None
+    text = (message or str(error)).strip()
+    paragraph = text.split("\n\n")[0]
+    return _bounded(re.split(r"\n(?=\tat |== |Driver stacktrace|;|JVM stacktrace)|;\n'", paragraph)[0].strip())
+
+
+def _restore(facts: dict[str, str]) -> SinkjobError:
+    message = f"sink {facts['sink']}: {facts['message']}"
+    advice, path = facts.get("advice", ""), facts.get("path", "")
+    kinds = {"TargetError": TargetError, "ConfigurationError": ConfigurationError}
+    kind = kinds.get(facts.get("kind", ""))
+    if kind is None:
+        return SinkjobError(facts["reason"], message, advice)
+    return kind(facts["reason"], message, path=path, advice=advice)
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX] + " …"

@@ -1,0 +1,116 @@
+"""Makes the SparkSession of a job, with the settings that the protocol needs.
+
+Called once per process by the local runner and by the driver of a cluster. What a job may not override is refused
+earlier (`sinkruntime.spec`); here ours win.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sinkruntime.errors import ConfigurationError
+from sinkruntime.spark.failure import first_line
+from sinkruntime.spark.java import find_java
+from sinkruntime.spark.source import resolve
+from sinkruntime.spark.transform import import_path
+from sinkruntime.spec.models import SinkJobSpec
+
+#: Rows of an Arrow batch on its way to Python (Spark's default).
+BATCH_ROWS = 10_000
+#: The longest a stopped query may take to end.
+STOP_TIMEOUT_SECONDS = 60
+
+#: What the protocol rests on.
+_FIXED = {
+    # Format 2 keeps state store ids in `commits/N`, which a decided batch that is skipped on replay never gets.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+    # Timestamps reach Arrow as UTC microseconds, and Parquet as what every reader knows.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_SECONDS}s",
+}
+#: What a job may choose otherwise by its `sparkConf`.
+_DEFAULTS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+}
+_LOCAL_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Where and for what Spark runs. `secrets` are Hadoop settings of `checkpoint.optionsFrom`, kept out of logs."""
+
+    name: str
+    spec: SinkJobSpec
+    base: Path
+    master: str = "local[*]"
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def local(self) -> bool:
+        """Whether Spark runs in this machine's process tree."""
+        return self.master.startswith("local")
+
+    def configuration(self) -> dict[str, str]:
+        """All settings of Spark, without the secret ones."""
+        spec = self.spec
+        conf = dict(_DEFAULTS)
+        if self.local:
+            conf |= _LOCAL_DEFAULTS
+            # 200 tasks per shuffle, Spark's default, are for a cluster.
+            conf["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 2)
+            conf["spark.driver.memory"] = str(spec.driver.memory)
+        conf |= spec.spark_conf
+        conf |= _FIXED
+        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(
+            [*import_path(self.base, spec.deps.py_files), *filter(None, [conf.get("spark.executorEnv.PYTHONPATH")])]
+        )
+        jars = [resolve(jar, self.base) for jar in spec.deps.jars]
+        if jars:
+            conf["spark.jars"] = ",".join([*filter(None, [conf.get("spark.jars")]), *jars])
+        return conf
+
+
+def open_session(settings: SessionSettings) -> SparkSession:
+    """Start Spark, or take the session that this process has; raises `ConfigurationError`."""
+    find_java()
+    for index, jar in enumerate(settings.spec.deps.jars):
+        path = Path(resolve(jar, settings.base))
+        if "://" not in jar and not path.is_file():
+            raise ConfigurationError("JarMissing", f"{path} does not exist", path=f"spec.deps.jars[{index}]")
+    # Executors use what Spark finds in the environment; ours has the same packages as this process.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    conf = settings.configuration()
+    with as_file(files("sinkruntime.spark") / "log4j2.properties") as quiet:
+        key = "spark.driver.extraJavaOptions"
+        conf[key] = " ".join(filter(None, [f"-Dlog4j2.configurationFile=file:{quiet}", conf.get(key)]))
+        builder = SparkSession.builder.master(settings.master).appName(settings.name)
+        for name, value in conf.items():
+            builder = builder.config(name, value)
+        try:
+            session = builder.getOrCreate()
+        except PySparkException as error:
+            message = f"Spark did not start: {first_line(error)}"
+            raise ConfigurationError("SparkNotStarted", message, path="spec.sparkConf") from error
+    for entry in settings.spec.deps.py_files:
+        if Path(resolve(entry, settings.base)).is_file():
+            session.sparkContext.addPyFile(resolve(entry, settings.base))
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    for name, value in settings.secrets.items():
+        hadoop.set(name, value)
+    return session
