@@ -65,7 +65,7 @@ test-unit: setup ## run the tests that need neither Spark nor servers
 lint: setup ## ruff, import contracts, layout rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --output-format concise .
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q tests/unit/test_layout.py
 
 .PHONY: type
