@@ -107,17 +107,22 @@ def _examine(value: dict[str, Any]) -> tuple[SinkJob | None, list[Finding]]:
     if value.get("kind", KIND) != KIND:
         return None, [Finding(("kind",), "this is not a SinkJob", f"write `kind: {KIND}`")]
     try:
-        job = SinkJob.model_validate(value)
+        job = _read(value)
     except ValidationError as error:
         found = findings(error, SinkJob, value)
         rest = _without(value, [finding.path for finding in found])
         try:
-            job = SinkJob.model_validate(rest)
+            job = _read(rest)
         except ValidationError:
             return None, found
         further = [finding for finding in contradictions(job) if not _touches(finding.path, found)]
         return job, found + further
     return job, contradictions(job)
+
+
+def _read(value: Any) -> SinkJob:
+    """The manifest's own names only: the attributes' names (`max_pending`) are for code."""
+    return SinkJob.model_validate(value, by_alias=True, by_name=False)
 
 
 def _touches(path: FieldPath, found: Sequence[Finding]) -> bool:

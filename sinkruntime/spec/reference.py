@@ -63,8 +63,9 @@ Secret values never stand in a manifest: `optionsFrom` says where they are. It i
 | `envRef: {name: PGPASSWORD, key: password}` | refused | that variable becomes the option `password` |
 
 An option may come from one place only. In `spec.sinks[].optionsFrom` a key with a dot sets a field of an option that
-has fields: `catalog.token` is `token` in `catalog`. `.sinkjob` and relative paths are beside the manifest; one line break
-at the end of a file in `.sinkjob` is not part of its value. Values from `fileRef` and `envRef` are text as it stands, and are converted to what the option needs.
+has fields: `catalog.token` is `token` in `catalog`. `.sinkjob` and relative paths are beside the manifest; one line
+break at the end of a file in `.sinkjob` is not part of its value. Values from `fileRef` and `envRef` are text as it
+stands, and are converted to what the option needs.
 """
 
 

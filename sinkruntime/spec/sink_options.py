@@ -74,7 +74,7 @@ def parse_options(
     """
     merged, problems = _with_secrets(sink.Options, options, path, secrets)
     try:
-        read = sink.Options.model_validate(merged)
+        read = sink.Options.model_validate(merged, by_alias=True, by_name=False)
     except ValidationError as error:
         problems += [
             Problem(path_text((*path, *found.path)), None, secrets.hide(found.message), found.expected)

@@ -53,13 +53,13 @@ RULES = (
         r"spark\.sql\.streaming\.stateStore\.providerClass",
         "another store may not keep the state of the last two batches, which a replay needs",
         _last_name_is("hdfsbackedstatestoreprovider", "rocksdbstatestoreprovider"),
-        "HDFSBackedStateStoreProvider or RocksDBStateStoreProvider",
+        "only HDFSBackedStateStoreProvider or RocksDBStateStoreProvider",
     ),
     Rule(
         r"spark\.sql\.streaming\.checkpointFileManagerClass",
         "Spark's checkpoint files must be created only if they are absent",
         _last_name_is("filecontextbasedcheckpointfilemanager", "abortablestreambasedcheckpointfilemanager"),
-        "FileContextBasedCheckpointFileManager or AbortableStreamBasedCheckpointFileManager",
+        "only FileContextBasedCheckpointFileManager or AbortableStreamBasedCheckpointFileManager",
     ),
     Rule(
         r"spark\.sql\.streaming\.minBatchesToRetain",
