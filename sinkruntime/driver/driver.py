@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging, Written, check_lineage
@@ -81,11 +81,15 @@ class Driver:
         await self._settled()
         seen = await views()
         self._targets.update({sink: view.target for sink, view in seen.items() if view.target})
-        stored = await self._read()
-        for found in check(stored.ledger, source, seen):
+        for _ in StartReason:  # each can be accepted once
+            ledger = (await self._read()).ledger
+            found = next(iter(check(ledger, source, seen)), None)
+            if found is None:
+                return
             if found.reason not in self._settings.accept:
                 raise StartRefused(found.reason, found.message, found.advice)
             await self._accept(found)
+            source = replace(source, marker=ledger.ledger_id)  # whoever goes on takes the location over
 
     async def _accept(self, found: Disagreement) -> None:
         settings = self._settings

@@ -35,18 +35,12 @@ class Workspace:
         self.name = f"{meta.namespace}/{meta.name}"
         self.root = job.manifest.base / ".sinkjob" / meta.namespace / meta.name
         self.revision = revision(job.manifest.job.spec)
+        self.store = FileLedgerStore(self.root / "ledger")
 
     @property
     def checkpoint_location(self) -> str:
         """Spark's checkpoint location: the manifest's, or a folder here."""
-        return job_location if (job_location := self.job.manifest.job.spec.checkpoint.location) else self._default()
-
-    def _default(self) -> str:
-        return str((self.root / "checkpoint").absolute())
-
-    def store(self) -> FileLedgerStore:
-        """The job's ledger."""
-        return FileLedgerStore(self.root / "ledger")
+        return self.job.manifest.job.spec.checkpoint.location or str((self.root / "checkpoint").absolute())
 
     @contextmanager
     def lock(self) -> Iterator[None]:

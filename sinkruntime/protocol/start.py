@@ -94,7 +94,8 @@ def _check_source(ledger: Ledger, source: SourceView) -> Iterator[Disagreement]:
         yield _say(StartReason.CHECKPOINT_OWNED_BY_ANOTHER, message)
     last = ledger.last
     if last is None:
-        if not ledger.decided and source.finished >= 0:
+        rebased = any(a.reason in REBASE for a in ledger.acceptances)
+        if not ledger.decided and source.finished >= 0 and not rebased:
             message = f"Spark has finished batch {source.finished}, and the ledger knows of none"
             yield _say(StartReason.LEDGER_BEHIND_SOURCE, message)
         return

@@ -43,17 +43,26 @@ class CheckpointFiles:
         """All that the start check needs; raises `CheckpointDamaged` where files are torn or missing."""
         planned, finished = self._numbers("offsets"), self._numbers("commits")
         return SourceView(
-            marker=(self._storage.read(MARKER) or "").strip(),
+            marker=self.owner()[0],
             query_id=self.query_id(),
             planned=self.position(max(planned)) if planned else None,
             finished=max(finished, default=-1),
         )
 
-    def mark(self, ledger_id: str) -> str:
+    def owner(self) -> tuple[str, str]:
+        """The ledger id and the job that the location belongs to; ("", "") where nobody has marked it."""
+        ledger_id, _, job = (self._storage.read(MARKER) or "").strip().partition("\n")
+        return ledger_id.strip(), job.strip()
+
+    def mark(self, ledger_id: str, job: str) -> str:
         """Write the marker if there is none; the ledger id that the location belongs to then."""
-        if self._storage.create(MARKER, ledger_id + "\n"):
+        if self._storage.create(MARKER, f"{ledger_id}\n{job}\n"):
             return ledger_id
-        return (self._storage.read(MARKER) or "").strip()
+        return self.owner()[0]
+
+    def take_over(self, ledger_id: str, job: str) -> None:
+        """Replace the marker, which only a person's `recovery.accept` allows."""
+        self._storage.replace(MARKER, f"{ledger_id}\n{job}\n")
 
     def query_id(self) -> str:
         """The id that Spark gave the query when it began; "" where none ever ran."""

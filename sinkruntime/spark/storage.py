@@ -1,8 +1,8 @@
 """The few file operations on Spark's checkpoint location: read, list, create if absent.
 
 `checkpoint_files.py` calls them. Local paths go through the operating system; all others (s3a, hdfs, abfs, …) through
-Spark's own `CheckpointFileManager` in the JVM, so what Spark can reach with its settings, we can. Never overwrites or
-removes anything.
+Spark's own `CheckpointFileManager` in the JVM, so what Spark can reach with its settings, we can. It replaces
+nothing but our own marker, and removes nothing.
 
 Spark's own files: on HDFS and on S3A with conditional writes its create-if-absent is atomic. On a local file system it
 is an existence check and then a rename, so of two processes at one instant both may believe that they wrote
@@ -36,6 +36,9 @@ class CheckpointStorage(Protocol):
 
     def create(self, name: str, text: str) -> bool:
         """Write a file that does not exist yet, whole or not at all; False: it exists, and was left alone."""
+
+    def replace(self, name: str, text: str) -> None:
+        """Write a file, whole or not at all, whether it exists or not."""
 
 
 def local_path(location: str) -> Path | None:
@@ -79,27 +82,46 @@ class LocalStorage:
     def create(self, name: str, text: str) -> bool:
         """See `CheckpointStorage`. Durable on return: the text, then its name, are synced."""
         path = self._root / name
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            part = _write_part(path, text)
             try:
                 os.link(part, path)  # unlike rename, it never replaces
             except FileExistsError:
                 return False
             finally:
                 part.unlink()
-            directory = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            _sync(path.parent)
         except OSError as error:
             raise _unreachable(str(self._root), error) from error
         return True
+
+    def replace(self, name: str, text: str) -> None:
+        """See `CheckpointStorage`. Durable on return."""
+        path = self._root / name
+        try:
+            _write_part(path, text).replace(path)
+            _sync(path.parent)
+        except OSError as error:
+            raise _unreachable(str(self._root), error) from error
+
+
+def _write_part(path: Path, text: str) -> Path:
+    """The text, synced, in a file beside `path`."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return part
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class HadoopStorage:
@@ -140,17 +162,27 @@ class HadoopStorage:
         """See `CheckpointStorage`."""
         path = self._path(name)
         try:
-            self._manager.mkdirs(path.getParent())
             if self._manager.exists(path):
                 return False
-            stream = self._manager.createAtomic(path, False)
-            stream.write(bytearray(text.encode()))
-            stream.close()
+            self._write(path, text, overwrite=False)
         except Py4JJavaError as error:
             if _cause(error).startswith("FileAlreadyExists"):
                 return False
             raise _unreachable(self._location, _cause(error)) from error
         return True
+
+    def replace(self, name: str, text: str) -> None:
+        """See `CheckpointStorage`."""
+        try:
+            self._write(self._path(name), text, overwrite=True)
+        except Py4JJavaError as error:
+            raise _unreachable(self._location, _cause(error)) from error
+
+    def _write(self, path: JavaObject, text: str, *, overwrite: bool) -> None:
+        self._manager.mkdirs(path.getParent())
+        stream = self._manager.createAtomic(path, overwrite)
+        stream.write(bytearray(text.encode()))
+        stream.close()
 
     @property
     def _manager(self) -> JavaObject:

@@ -1,0 +1,352 @@
+"""One run of a job in this process: `sinkjob run`.
+
+Order of things: the ledger and its epoch, Spark, the checkpoint location's marker, coordinators, the driver's claim and
+start check, then the query; at the end everything decided is committed and cleaned. A crash anywhere leaves what the
+next run rolls forward or cleans up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from sinkruntime.api import Guarantee, Sink
+from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
+from sinkruntime.coordinator.runner import ThreadRunner
+from sinkruntime.coordinator.settings import CommitSettings, Metrics
+from sinkruntime.coordinator.wishes import Wishes
+from sinkruntime.driver.driver import Driver, DriverSettings, Stage
+from sinkruntime.environment import Environment
+from sinkruntime.errors import ConfigurationError, ExitCode, StartRefused
+from sinkruntime.ledger.change import change
+from sinkruntime.local.backstage import Backstage
+from sinkruntime.local.workspace import RUN_VARIABLE, Workspace, authorities, older_gone
+from sinkruntime.protocol.events import Action, Event, RaiseEpoch, TargetView
+from sinkruntime.protocol.ledger import Acceptance, Authority, Ledger, PartState, Position
+from sinkruntime.protocol.machine import outstanding
+from sinkruntime.protocol.start import ADVICE, StartReason
+from sinkruntime.spark.checkpoint_files import CheckpointFiles
+from sinkruntime.spark.columns import JobSink
+from sinkruntime.spark.query import BatchDone, Hosts, Query, QueryJob, open_query
+from sinkruntime.spark.session import SessionSettings, open_session
+from sinkruntime.spec.bind import BoundJob
+from sinkruntime.spec.models import SinkJobSpec
+from sinkruntime.spec.source import Trigger
+
+log = logging.getLogger(__name__)
+
+#: Waits of a local run: for the ledger's file, for a target's evidence, for clean-up after the last commit.
+LEDGER_SECONDS = 60.0
+EVIDENCE_SECONDS = 60.0
+CLEANED_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line adds to the manifest."""
+
+    available_now: bool = False
+    master: str = "local[*]"
+
+
+class Display(Protocol):
+    """Who is told of progress. Called from several threads."""
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """The job, its ledger, epoch, checkpoint location, and the sinks with their guarantees."""
+
+    def batch(self, batch_id: int, rows: int, rows_per_second: float) -> None:
+        """A batch is decided."""
+
+    def ledger(self, ledger: Ledger) -> None:
+        """The ledger has changed."""
+
+    def said(self, text: str) -> None:
+        """A line for people."""
+
+    def ended(self, summary: Mapping[str, str]) -> None:
+        """The run is over, and well."""
+
+
+def run_local(job: BoundJob, options: RunOptions, display: Display) -> ExitCode:
+    """Run the job until its source is done, or a signal; raises `SinkjobError` for whatever stops it."""
+    if job.manifest.job.spec.suspend:
+        display.said("spec.suspend is true: nothing is run")
+        return ExitCode.DONE
+    workspace = Workspace(_with_options(job, options))
+    with workspace.lock(), _stop_signals(display) as stop, Backstage() as backstage:
+        return _LocalRun(workspace, options, display, backstage, stop).run()
+
+
+def _with_options(job: BoundJob, options: RunOptions) -> BoundJob:
+    if not options.available_now or job.manifest.job.spec.mode == "Batch":
+        return job
+    spec = job.manifest.job.spec.model_copy(update={"trigger": Trigger(type="AvailableNow")})
+    manifest = replace(job.manifest, job=job.manifest.job.model_copy(update={"spec": spec}))
+    return replace(job, manifest=manifest)
+
+
+@contextmanager
+def _stop_signals(display: Display) -> Iterator[threading.Event]:
+    """The first SIGTERM or SIGINT asks for a stop at a checkpoint boundary, a second one ends the process at once."""
+    stop = threading.Event()
+    former: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        display.said("stopping at the next checkpoint; a second signal ends it at once, and loses nothing either")
+        for known in former:
+            signal.signal(known, signal.SIG_DFL)
+
+    if threading.current_thread() is threading.main_thread():
+        former = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@dataclass(slots=True)
+class _LocalRun:
+    """The parts of one run, in the order in which they come to be."""
+
+    workspace: Workspace
+    options: RunOptions
+    display: Display
+    backstage: Backstage
+    stop: threading.Event
+    environment: Environment = field(default_factory=Environment.real)
+    metrics: Metrics = field(default_factory=Metrics)
+    coordinators: list[Coordinator] = field(default_factory=list)
+
+    @property
+    def spec(self) -> SinkJobSpec:
+        """The job's spec."""
+        return self.workspace.job.manifest.job.spec
+
+    def run(self) -> ExitCode:
+        """See `run_local`."""
+        store = self.workspace.store
+        stored = self.backstage.call(store.load())
+        ledger_id = stored.ledger.ledger_id if stored else self.environment.identity()
+        epoch = (stored.ledger.epoch if stored else 0) + 1
+        os.environ[RUN_VARIABLE] = f"{ledger_id}:{epoch}"  # before Spark starts, so that all its processes have it
+        session = self._open_session()
+        try:
+            sinks = self.workspace.sinks_of(self.workspace.revision, ledger_id)
+            self._check_guarantees(sinks)
+            query = open_query(session, self._query_job(sinks))
+            self._open_ledger(query.files, ledger_id, stored is None)
+            self.backstage.call(change(store, partial(_raise, epoch=epoch), self.environment, LEDGER_SECONDS))
+            return self._run(query, sinks, epoch)
+        finally:
+            session.stop()
+
+    def _open_session(self) -> SparkSession:
+        job = self.workspace.job
+        secrets = dict(job.checkpoint_secrets)
+        settings = SessionSettings(self.workspace.name, self.spec, job.manifest.base, self.options.master, secrets)
+        return open_session(settings)
+
+    def _query_job(self, sinks: Mapping[str, Sink]) -> QueryJob:
+        job = self.workspace.job
+        parts = [
+            JobSink(sinks[bound.spec.name], index, bound.spec.select, bound.spec.where)
+            for index, bound in enumerate(job.sinks)
+        ]
+        batch = f"{self.workspace.revision}/{self.spec.restart_nonce}" if self.spec.mode == "Batch" else ""
+        return QueryJob(
+            self.spec,
+            parts,
+            self.workspace.checkpoint_location,
+            self.environment.clock,
+            job.manifest.base,
+            dict(job.source_secrets),
+            batch,
+        )
+
+    def _check_guarantees(self, sinks: Mapping[str, Sink]) -> None:
+        """With what the targets themselves say; refuses a guarantee that they cannot give."""
+        for index, bound in enumerate(self.workspace.job.sinks):
+            facts = sinks[bound.spec.name].inspect()
+            offer = bound.sink_class.guarantee(bound.options, facts)
+            if bound.spec.guarantee and not offer.guarantee >= Guarantee(bound.spec.guarantee):
+                message = f"{bound.spec.guarantee} is more than this target can give: {offer.why}"
+                path = f"spec.sinks[{index}].guarantee"
+                raise ConfigurationError("GuaranteeTooStrong", message, path=path, advice=f"at most {offer.guarantee}")
+
+    def _open_ledger(self, files: CheckpointFiles, ledger_id: str, absent: bool) -> None:
+        """Create the ledger where there is none; with the checkpoint location's marker one of them may be lost."""
+        name, recovery = self.workspace.name, self.spec.recovery
+        marker, owner = files.owner()
+        accepted: tuple[Acceptance, ...] = ()
+        if absent and marker:
+            lost = owner in ("", name)
+            reason = StartReason.LEDGER_LOST if lost else StartReason.CHECKPOINT_OWNED_BY_ANOTHER
+            message = f"{self.workspace.checkpoint_location} belongs to ledger {marker} of job {owner or 'unknown'}"
+            if reason not in recovery.accept:
+                raise StartRefused(reason, f"{message}, and this job has no ledger", ADVICE[reason])
+            files.take_over(ledger_id, name)
+            accepted = (Acceptance(recovery.nonce, reason, message),)
+        if absent:
+            self.backstage.call(self.workspace.store.create(Ledger(ledger_id, name, acceptances=accepted)))
+        self.workspace.save_revision()
+
+    def _run(self, query: Query, sinks: Mapping[str, Sink], epoch: int) -> ExitCode:
+        workspace, store = self.workspace, self.workspace.store
+        loaded = self.backstage.call(store.load())
+        assert loaded is not None, "created or found just now"
+        ledger_id = loaded.ledger.ledger_id
+        schemas = query.schemas
+        for name, sink in sinks.items():
+            sink.prepare_target(schemas[name])  # type: ignore[arg-type]
+        self._start_coordinators(ledger_id, epoch)
+        driver = Driver(store, self._driver_settings(epoch), self.environment)
+        if not loaded.ledger.decided:
+            query.files.mark(ledger_id, workspace.name)
+        self.backstage.call(driver.claim())
+        self.display.started(self._facts(ledger_id, epoch))
+        self.backstage.call(driver.start(query.files.view(), partial(_views, sinks)))
+        if query.files.owner()[0] != ledger_id:
+            query.files.take_over(ledger_id, workspace.name)
+        port = _GuardedDriver(driver, self.backstage)
+        done = query.run(Hosts(port, self.backstage.loop, self.stop, self._on_batch))
+        return self._end(driver, done)
+
+    def _start_coordinators(self, ledger_id: str, epoch: int) -> None:
+        """One under the token, one under the epoch where a sink commits in the driver."""
+        found = authorities(self.workspace.job)
+        in_driver = frozenset(name for name, authority in found.items() if authority is Authority.EPOCH)
+        commit, recovery = self.spec.commit, self.spec.recovery
+        services = Services(
+            store=self.workspace.store,
+            environment=self.environment,
+            runner=ThreadRunner(),
+            metrics=self.metrics,
+            sinks_of=lambda revision: self.workspace.sinks_of(revision, ledger_id),
+            revision=self.workspace.revision,
+            driver_sinks=in_driver,
+            older_gone=partial(older_gone, ledger_id),
+            wishes=Wishes(recovery.nonce, frozenset(recovery.accept), retry_held=True, who="sinkjob run"),
+            observe=self.display.ledger,
+        )
+        settings = CommitSettings(
+            timeout_seconds=commit.timeout.seconds,
+            timeout_max_seconds=commit.max_timeout.seconds,
+            backoff_first_seconds=commit.retry.initial_backoff.seconds,
+            backoff_max_seconds=commit.retry.max_backoff.seconds,
+            attempts_max=commit.retry.max_attempts,
+        )
+        tenures = [Tenure(Authority.TOKEN, self.environment.identity())]
+        if in_driver:
+            tenures.append(Tenure(Authority.EPOCH, f"driver of epoch {epoch}", epoch))
+        for tenure in tenures:
+            coordinator = Coordinator(services, settings, tenure)
+            self.coordinators.append(coordinator)
+            self.backstage.spawn(coordinator.run())
+
+    def _driver_settings(self, epoch: int) -> DriverSettings:
+        recovery, commit = self.spec.recovery, self.spec.commit
+        return DriverSettings(
+            epoch=epoch,
+            claimant=f"{os.uname().nodename}/{os.getpid()}/{self.environment.identity()}",
+            revision=self.workspace.revision,
+            authority=authorities(self.workspace.job),
+            max_pending=commit.max_pending,
+            commit_timeout_seconds=commit.timeout.seconds,
+            patience_seconds=LEDGER_SECONDS,
+            nonce=recovery.nonce,
+            accept=frozenset(recovery.accept),
+        )
+
+    def _facts(self, ledger_id: str, epoch: int) -> dict[str, str]:
+        sinks = ", ".join(
+            f"{bound.spec.name} ({bound.spec.type}, {bound.sink_class.guarantee(bound.options, {}).guarantee.value})"
+            for bound in self.workspace.job.sinks
+        )
+        return {
+            "job": self.workspace.name,
+            "ledger": ledger_id,
+            "epoch": str(epoch),
+            "checkpoint location": self.workspace.checkpoint_location,
+            "sinks": sinks,
+        }
+
+    def _on_batch(self, done: BatchDone) -> None:
+        if not done.skipped:
+            self.display.batch(done.batch_id, done.rows, done.rows_per_second)
+
+    def _end(self, driver: Driver, done: bool) -> ExitCode:
+        """Commit what is decided, clean up, and say how it stands."""
+        ledger = self.backstage.call(driver.drained())
+        held = [
+            (record.number, sink, part)
+            for record in ledger.pending
+            for sink, part in record.parts.items()
+            if part.state is PartState.HELD
+        ]
+        if not held:
+            ledger = self.backstage.call(self._cleaned())
+        for coordinator in self.coordinators:
+            self.backstage.loop.call_soon_threadsafe(coordinator.stop)
+        self.backstage.joined()
+        self.display.ledger(ledger)
+        for number, sink, part in held:
+            self.display.said(f"checkpoint {number} of sink {sink} is held: {part.reason}: {part.message}")
+        if held:
+            return ExitCode.FENCED_OR_IN_DOUBT
+        committed = {name: str(entry.committed) for name, entry in sorted(ledger.sinks.items())}
+        why = "the source is done" if done else "asked to stop"
+        self.display.ended({"why": why, "decided": str(ledger.decided), **committed})
+        return ExitCode.DONE
+
+    async def _cleaned(self) -> Ledger:
+        """Until nothing is left to be removed, for a bounded time: the next start goes on with the rest."""
+        store, ours = self.workspace.store, set(authorities(self.workspace.job).values()) | {Authority.TOKEN}
+        deadline = self.environment.clock.monotonic() + CLEANED_SECONDS
+        while True:
+            stored = await store.load()
+            assert stored is not None, "this run has made it"
+            owed = [effect for effect in outstanding(stored.ledger) if effect.authority in ours]
+            left = deadline - self.environment.clock.monotonic()
+            if all(effect.action is Action.HOLD for effect in owed) or left <= 0:
+                return stored.ledger
+            await store.wait_changed(stored.version, min(left, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _GuardedDriver:
+    """The driver as the query sees it: it fails where a coordinator has."""
+
+    driver: Driver
+    backstage: Backstage
+
+    async def checkpoint(self, position: Position, stage: Stage, batch: str = "") -> bool:
+        """See `Driver.checkpoint`."""
+        return await self.backstage.guard(self.driver.checkpoint(position, stage, batch))
+
+
+def _raise(ledger: Ledger, epoch: int) -> Event | None:
+    return None if ledger.epoch == epoch else RaiseEpoch(epoch)
+
+
+async def _views(sinks: Mapping[str, Sink]) -> dict[str, TargetView]:
+    """What the targets prove, of the sinks that keep evidence which can be read back."""
+    views = {}
+    for name, sink in sinks.items():
+        evidence = await asyncio.wait_for(asyncio.to_thread(sink.evidence), EVIDENCE_SECONDS)
+        if evidence is not None:
+            views[name] = TargetView(evidence.checkpoint, evidence.target)
+    return views
