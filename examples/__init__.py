@@ -1,0 +1,1 @@
+"""Runnable examples: one folder or manifest each."""
