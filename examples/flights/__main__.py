@@ -127,8 +127,8 @@ def _count(distinct: bool = False) -> int:
     files = DATA / "lake" / "month=*" / "*" / "*.parquet"
     if not list(DATA.glob("lake/month=*/*/*.parquet")):
         return 0
-    query = f"SELECT count(*) FROM (SELECT {columns} FROM read_parquet('{files}', hive_partitioning = true))"  # noqa: S608
-    found = duckdb.sql(query).fetchone()
+    query = f"SELECT count(*) FROM (SELECT {columns} FROM read_parquet('{files}', hive_partitioning = true))"
+    found = duckdb.connect().execute(query).fetchone()
     assert found is not None, "a count has one row"
     return int(found[0])
 
