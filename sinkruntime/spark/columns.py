@@ -98,17 +98,24 @@ def _select(df: DataFrame, sink: JobSink) -> tuple[tuple[str, ...], pa.Schema]:
     names = set(df.columns)
     wanted = df.columns if sink.select is None else sink.select
     expressions = tuple(quoted(item) if item in names else item for item in wanted)
-    try:
-        schema = arrow_schema(df.select([F.expr(sql) for sql in expressions]))
-    except (AnalysisException, ParseException) as error:
-        message = f"{first_line(error)}; the rows have the columns {', '.join(df.columns)}"
-        raise ConfigurationError("InvalidSelect", message, path=f"spec.sinks[{sink.index}].select") from error
+    if sink.select is not None:
+        for place, (item, sql) in enumerate(zip(wanted, expressions, strict=True)):
+            _check_item(df, item, sql, f"spec.sinks[{sink.index}].select[{place}]")
+    schema = arrow_schema(df.select([F.expr(sql) for sql in expressions]))
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         path = "spec.transform" if sink.select is None else f"spec.sinks[{sink.index}].select"
         message = f"two columns are named {', '.join(twice)}"
         raise ConfigurationError("InvalidSelect", message, path=path, advice="give each column a name of its own (AS)")
     return expressions, schema
+
+
+def _check_item(df: DataFrame, item: str, sql: str, path: str) -> None:
+    try:
+        df.select(F.expr(sql))
+    except (AnalysisException, ParseException) as error:
+        message = f"`{item}`: {first_line(error)}; the rows have the columns {', '.join(df.columns)}"
+        raise ConfigurationError("InvalidSelect", message, path=path) from error
 
 
 def _check_where(df: DataFrame, sink: JobSink) -> None:
@@ -118,7 +125,7 @@ def _check_where(df: DataFrame, sink: JobSink) -> None:
     try:
         kind = df.where(F.expr(sink.where)).select(F.expr(sink.where)).schema.fields[0].dataType
     except (AnalysisException, ParseException) as error:
-        raise ConfigurationError("InvalidWhere", first_line(error), path=path) from error
+        raise ConfigurationError("InvalidWhere", f"`{sink.where}`: {first_line(error)}", path=path) from error
     if not isinstance(kind, BooleanType):
         message = f"`{sink.where}` is of type {kind.simpleString()}, expected a condition"
         raise ConfigurationError("InvalidWhere", message, path=path)

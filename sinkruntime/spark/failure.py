@@ -56,7 +56,8 @@ def first_line(error: BaseException) -> str:
     message = error.getMessage() if isinstance(error, PySparkException) else None
     text = (message or str(error)).strip()
     paragraph = text.split("\n\n")[0]
-    return _bounded(re.split(r"\n(?=\tat |== |Driver stacktrace|;|JVM stacktrace)|;\n'", paragraph)[0].strip())
+    said = re.split(r"\n(?=\tat |== |Driver stacktrace|JVM stacktrace)|;\n'", paragraph)[0]
+    return _bounded(" ".join(re.sub(r"SQLSTATE: \w+", "", said).split()).rstrip("."))
 
 
 def _restore(facts: dict[str, str]) -> SinkjobError:
