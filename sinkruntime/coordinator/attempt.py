@@ -13,19 +13,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sinkruntime.api import Answer, CommitRequest, Lineage
+from sinkruntime.api import (
+    Answer,
+    CommitRequest,
+    CommitterBase,
+    Lineage,
+    SinkAggregatedCommitter,
+    SinkCommitter,
+)
 from sinkruntime.coordinator.handle import SinkHandle
 from sinkruntime.coordinator.runner import OutOfTime, TooManyAbandoned
 from sinkruntime.coordinator.settings import CommitSettings
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Written
-from sinkruntime.errors import LedgerError, SinkjobError
+from sinkruntime.errors import AnswerLost, LedgerError, LedgerUnavailable, SinkjobError
 from sinkruntime.ledger.payloads import load_payload, pack, store_payloads
 from sinkruntime.ledger.store import LedgerStore
 from sinkruntime.protocol.events import Action, Outcome, OutcomeKind
 from sinkruntime.protocol.ledger import Part, Record
 
 log = logging.getLogger(__name__)
+
+#: Longer texts of sinks are cut: the ledger must stay small.
+MESSAGE_CHARACTERS_MAX = 1000
 
 DONE = frozenset({Answer.COMMITTED, Answer.ALREADY_COMMITTED})
 
@@ -39,6 +49,7 @@ class Work:
     sink: str
     previous: int
     failures: int  # of this part in a row, in this tenure
+    order: tuple[int, int] = (0, 0)  # the token or epoch, and a count that only grows: fences tell rounds by it
 
     @property
     def part(self) -> Part:
@@ -56,16 +67,24 @@ class Attempt:
         self._settings = settings
         self._timeout_seconds = settings.timeout_of(work.failures)
         self._done: set[int] = set(_indexes(work.part.done))
+        # Of this round: the handle drops its own when a call hangs, perhaps one of another lane's.
+        self._committer: SinkCommitter | None = None
+        self._aggregated: SinkAggregatedCommitter | None = None
 
     async def run(self) -> Outcome:
         """Do it. Errors of the sink are outcomes; only errors of ours are raised."""
         try:
             await self._handle.open(self._timeout_seconds)
-            requests = await self._requests()
+            self._committer, self._aggregated = self._handle.committer, self._handle.aggregated
+            return await self._act(await self._requests())
+        except (LedgerUnavailable, AnswerLost) as error:
+            return self._outcome(OutcomeKind.PROGRESS, error.reason, error.message)
         except LedgerError as error:
             return self._outcome(OutcomeKind.REFUSED, error.reason, error.message)
-        except Exception as error:  # noqa: BLE001  (a sink may raise anything; nothing was sent yet)
+        except Exception as error:  # noqa: BLE001  (a sink may raise anything; what a commit raises is caught there)
             return self._not_started(error)
+
+    async def _act(self, requests: list[CommitRequest]) -> Outcome:
         actions = {
             Action.COMMIT: self._commit,
             Action.PROBE: self._probe_and_commit,
@@ -87,39 +106,40 @@ class Attempt:
     def _request(self, value: object, lineage: Lineage) -> CommitRequest:
         work = self._work
         probing = work.action is not Action.COMMIT
-        return CommitRequest(value, lineage, work.previous, retries=work.failures, may_have_landed=probing)
+        return CommitRequest(value, lineage, work.previous, work.failures, may_have_landed=probing, order=work.order)
 
-    def _combine(self, requests: Sequence[CommitRequest]) -> CommitRequest:
-        aggregated = self._handle.aggregated
+    async def _combine(self, requests: Sequence[CommitRequest]) -> CommitRequest:
+        aggregated = self._aggregated
         assert aggregated is not None, "asked only where there is such a tier"
         reached("S9", "before")
         ordered = sorted(requests, key=lambda request: request.lineage.subtask)
-        combined = aggregated.combine([(request.lineage, request.committable) for request in ordered])
+        values = [(request.lineage, request.committable) for request in ordered]
+        combined = await self._handle.call(lambda: aggregated.combine(values), self._timeout_seconds)
         reached("S9", "after")
         record = self._work.record
         return self._request(combined, Lineage(record.number, record.epoch, 0, 1, 0))
 
     async def _commit(self, requests: list[CommitRequest]) -> Outcome:
         """The committers, in parallel over what is not done; then, when all are, the aggregated one."""
-        if self._handle.committer is not None:
-            await self._in_chunks(self._handle.committer.commit, [requests[i] for i in self._open(requests)])
+        if self._committer is not None:
+            await self._in_chunks(self._committer.commit, [requests[i] for i in self._open(requests)])
             self._done |= {i for i, request in enumerate(requests) if request.answer in DONE}
             if self._open(requests):
                 return await self._fold(requests)
-        if self._handle.aggregated is None:
-            evidence = bool(requests) and self._handle.committer is not None
+        if self._aggregated is None:
+            evidence = bool(requests) and self._committer is not None
             return self._outcome(OutcomeKind.COMMITTED, evidence=evidence)
-        one = self._combine(requests)
+        one = await self._combine(requests)
         reached("S10", "before")
-        await self._call(self._handle.aggregated.commit, [one], Answer.COMMITTED)
+        await self._call(self._aggregated.commit, [one], Answer.COMMITTED)
         reached("S10", "after")
         return await self._fold_one(one, requests)
 
     async def _probe_and_commit(self, requests: list[CommitRequest]) -> Outcome:
         """Ask first; commit what the target does not have."""
-        aggregated = self._handle.aggregated
-        if aggregated is not None and self._handle.committer is None:
-            one = self._combine(requests)
+        aggregated = self._aggregated
+        if aggregated is not None and self._committer is None:
+            one = await self._combine(requests)
             reached("S10", "before")
             await self._call(aggregated.restore_commit, [one], Answer.COMMITTED)
             reached("S10", "after")
@@ -133,19 +153,19 @@ class Attempt:
 
     async def _probe(self, requests: list[CommitRequest]) -> OutcomeKind:
         """What the target has: the aggregated evidence speaks for all, else each writer's own."""
-        if self._handle.aggregated is not None:
-            one = self._combine(requests)
-            await self._call(self._handle.aggregated.probe, [one], Answer.ABSENT)
+        if self._aggregated is not None:
+            one = await self._combine(requests)
+            await self._call(self._aggregated.probe, [one], Answer.ABSENT)
             if one.answer is not Answer.ABSENT:
                 return OutcomeKind.COMMITTED if one.answer in DONE else OutcomeKind.UNKNOWN
-        if self._handle.committer is None:
+        if self._committer is None:
             return OutcomeKind.ABSENT
         asked = [requests[i] for i in self._open(requests)]
-        await self._in_chunks(self._handle.committer.probe, asked, default=Answer.ABSENT, label=False)
+        await self._in_chunks(self._committer.probe, asked, default=Answer.ABSENT, label=False)
         if any(request.answer not in DONE and request.answer is not Answer.ABSENT for request in asked):
             return OutcomeKind.UNKNOWN
         self._done |= {i for i, request in enumerate(requests) if request.answer in DONE}
-        landed = not self._open(requests) and self._handle.aggregated is None
+        landed = not self._open(requests) and self._aggregated is None
         return OutcomeKind.COMMITTED if landed and requests else OutcomeKind.ABSENT
 
     async def _look(self, requests: list[CommitRequest]) -> Outcome:
@@ -164,12 +184,12 @@ class Attempt:
         if self._done:
             return self._outcome(OutcomeKind.UNKNOWN, "PartlyLanded", "some writers' committables are visible already")
         asked = list(requests)
-        if self._handle.committer is not None:
-            await self._in_chunks(self._handle.committer.fence, requests, default=Answer.FENCED, label=False)
-        if self._handle.aggregated is not None:
-            one = self._combine(requests)
-            await self._call(self._handle.aggregated.fence, [one], Answer.FENCED)
-            asked = [*asked, one] if self._handle.committer is not None else [one]
+        if self._committer is not None:
+            await self._in_chunks(self._committer.fence, requests, default=Answer.FENCED, label=False)
+        if self._aggregated is not None:
+            one = await self._combine(requests)
+            await self._call(self._aggregated.fence, [one], Answer.FENCED)
+            asked = [*asked, one] if self._committer is not None else [one]
         if all(request.answer is Answer.FENCED for request in asked):
             return self._outcome(OutcomeKind.FENCED)
         worst = next(request for request in asked if request.answer is not Answer.FENCED)
@@ -190,8 +210,8 @@ class Attempt:
 
     async def _discard(self, requests: list[CommitRequest]) -> Outcome:
         """What an aborted part staged."""
-        for tier in self._handle.tiers:
-            asked = requests if tier is self._handle.committer else [self._combine(requests)]
+        for tier in self._tiers:
+            asked = requests if tier is self._committer else [await self._combine(requests)]
             error = await self._call(tier.abort, asked, Answer.ABSENT)
             if error is not None:
                 return self._outcome(OutcomeKind.UNKNOWN, "AbortFailed", error)
@@ -199,7 +219,7 @@ class Attempt:
 
     async def _remove(self) -> Outcome:
         record = self._work.record
-        for tier in self._handle.tiers:
+        for tier in self._tiers:
             try:
                 clean = partial(tier.clean, record.number, record.epoch)
                 await self._handle.call(clean, self._timeout_seconds, alone=True)
@@ -243,12 +263,12 @@ class Attempt:
         copies = [replace(request, answer=None) for request in requests]
         error: str | None = None
         try:
-            await self._handle.call(lambda: function(copies), self._timeout_seconds, alone=alone)
+            await self._handle.call(partial(function, copies), self._timeout_seconds, alone=alone)
         except TooManyAbandoned as caught:
             error, default = str(caught), Answer.RETRY_LATER
         except OutOfTime as caught:
             error, default = str(caught), Answer.UNKNOWN
-            copies = [replace(request, answer=None) for request in requests]
+            copies = [replace(request, answer=None) for request in requests]  # the late ones are nobody's
         except Exception as caught:
             log.debug("a committer raised", exc_info=True)
             error, default = _text(caught), Answer.UNKNOWN
@@ -256,6 +276,10 @@ class Attempt:
             request.committable, request.evidence = copy.committable, copy.evidence
             request.reply(copy.answer or default, copy.reason, copy.message or (error or ""))
         return error
+
+    @property
+    def _tiers(self) -> tuple[CommitterBase, ...]:
+        return tuple(tier for tier in (self._committer, self._aggregated) if tier is not None)
 
     def _open(self, requests: Sequence[CommitRequest]) -> list[int]:
         return [index for index in range(len(requests)) if index not in self._done]
@@ -268,8 +292,9 @@ class Attempt:
 
     async def _fold(self, requests: list[CommitRequest]) -> Outcome:
         """One outcome of many answers: unknown outweighs refused, refused outweighs another try."""
-        kind = _worst(requests)
-        worst = next(request for request in requests if _worst([request]) is kind)
+        missing = [requests[index] for index in self._open(requests)]
+        kind = _worst(missing)
+        worst = next(request for request in missing if _worst([request]) is kind)
         outcome = self._outcome(kind, worst.reason, worst.message)
         if not any(request.answer is Answer.UPDATE_AND_RETRY_LATER for request in requests):
             return outcome
@@ -277,7 +302,10 @@ class Attempt:
         packed = pack(
             [(r.lineage, Written(writer.version, writer.serialize(r.committable))) for r in requests],
         )
-        stored = await store_payloads(self._store, self._work.record.epoch, {"": packed})
+        try:
+            stored = await store_payloads(self._store, self._work.record.epoch, {"": packed})
+        except LedgerError as error:  # the update is lost, as if the process had died here: ask the target first
+            return replace(outcome, kind=OutcomeKind.UNKNOWN, reason=error.reason, message=error.message)
         return replace(outcome, payload=stored[""])
 
     def _not_started(self, error: Exception) -> Outcome:
@@ -289,7 +317,8 @@ class Attempt:
 
     def _outcome(self, kind: OutcomeKind, reason: str = "", message: str = "", evidence: bool = False) -> Outcome:
         done = _ranges(self._done)
-        return Outcome(self._work.record.number, self._work.sink, kind, evidence, done, None, reason, message)
+        at, said = self._work.record.number, message[:MESSAGE_CHARACTERS_MAX]
+        return Outcome(at, self._work.sink, kind, evidence, done, None, reason, said)
 
 
 def _worst(requests: Sequence[CommitRequest]) -> OutcomeKind:

@@ -9,6 +9,7 @@ checkpoint, and it issues nothing once the ledger shows a newer token or epoch.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import Wishes, overrule, release
 from sinkruntime.crashpoints import reached
 from sinkruntime.environment import Environment
-from sinkruntime.errors import Fenced
+from sinkruntime.errors import Fenced, LedgerError
 from sinkruntime.ledger.change import change, read
 from sinkruntime.ledger.store import LedgerStore, Stored
 from sinkruntime.protocol.events import (
@@ -109,6 +110,7 @@ class Coordinator:
         self._unreported: list[Outcome] = []
         self._stopping = False
         self._wake = asyncio.Event()
+        self._rounds = itertools.count(1)
 
     async def run(self) -> None:
         """Work until `stop`; raises `Fenced` when another one has taken over, `InDoubt` when the ledger is lost."""
@@ -204,7 +206,8 @@ class Coordinator:
         record = ledger.record(effect.number)
         assert record is not None, "effects are read off this ledger"
         failures = self._lanes.failures.get(_lane(effect), 0)
-        work = Work(effect.action, record, effect.sink, ledger.sinks[effect.sink].evidence, failures)
+        order = (self._tenure.fence, next(self._rounds))
+        work = Work(effect.action, record, effect.sink, ledger.sinks[effect.sink].evidence, failures, order)
         committing = effect.action in (Action.COMMIT, Action.PROBE)
         if committing:
             self._services.metrics.add("commit_attempts", effect.sink)
@@ -237,10 +240,8 @@ class Coordinator:
                 metrics.add("commit_successes", effect.sink)
                 metrics.put("last_commit_seconds", self._services.environment.clock.wall(), effect.sink)
             return outcome
-        failures = self._lanes.failures[lane] = work.failures + 1
-        jitter = self._services.environment.random.random()
-        wait = self._settings.backoff_after(failures, jitter)
-        self._lanes.not_before[lane] = self._services.environment.clock.monotonic() + wait
+        self._back_off(lane)
+        failures = self._lanes.failures[lane]
         if committing:
             metrics.add("commit_failures", effect.sink)
         if effect.action in REMOVALS:
@@ -256,7 +257,9 @@ class Coordinator:
     async def _recover(self, ledger: Ledger) -> None:
         """Remove what undecided checkpoints of older epochs left; again later, until the older processes are gone."""
         services, lane = self._services, Lane("recover")
-        final = services.older_gone(ledger.epoch)
+        # While a record of an older epoch is there, its coordinator may still put updated payloads under that epoch.
+        settled = all(record.epoch >= ledger.epoch for record in ledger.records)
+        final = services.older_gone(ledger.epoch) and settled
         names = [name for name in services.sinks_of(services.revision) if self._mine(name)]
         handles = [self._handle(services.revision, name) for name in names]
         try:
@@ -265,9 +268,9 @@ class Coordinator:
                 await housekeeping.remove_orphans(services.store, ledger)
         except Exception:
             log.warning("recovery before epoch %d failed, it is tried again", ledger.epoch, exc_info=True)
-            failures = self._lanes.failures[lane] = self._lanes.failures.get(lane, 0) + 1
-            self._delay(lane, self._settings.backoff_after(failures, services.environment.random.random()))
+            self._back_off(lane)
             return
+        self._lanes.failures.pop(lane, None)
         self._delay(lane, 0.0 if final else RECOVER_AGAIN_SECONDS)
         authority, fence = self._tenure.authority, self._tenure.fence
 
@@ -284,13 +287,23 @@ class Coordinator:
         return in_driver == (self._tenure.authority is Authority.EPOCH)
 
     async def _remove_payloads(self, ledger: Ledger, number: int) -> None:
-        await housekeeping.remove_payloads(self._services.store, ledger, number)
+        try:
+            await housekeeping.remove_payloads(self._services.store, ledger, number)
+        except LedgerError as error:
+            log.warning("payloads of checkpoint %d are removed later: %s", number, error.message)
+            self._back_off(Lane("payloads"))
+            return
+        self._lanes.failures.pop(Lane("payloads"), None)
 
         def forget(present: Ledger) -> Event | None:
             self._check_tenure(present)
             return Forget(self._tenure.fence, (number,)) if present.record(number) else None
 
         await change(self._services.store, forget, self._services.environment, LEDGER_PATIENCE_SECONDS)
+
+    def _back_off(self, lane: Lane) -> None:
+        failures = self._lanes.failures[lane] = self._lanes.failures.get(lane, 0) + 1
+        self._delay(lane, self._settings.backoff_after(failures, self._services.environment.random.random()))
 
     def _delay(self, lane: Lane, seconds: float) -> None:
         self._lanes.not_before[lane] = self._services.environment.clock.monotonic() + seconds
@@ -361,10 +374,7 @@ class Coordinator:
             task.cancel()
         await asyncio.gather(*self._lanes.running.values(), return_exceptions=True)
         for handle in self._handles.values():
-            try:
-                await handle.close(self._settings.timeout_seconds)
-            except Exception:
-                log.warning("closing a committer of sink %s failed", handle.sink.identity.sink, exc_info=True)
+            await handle.close(self._settings.timeout_seconds)
 
     def _gauge(self, ledger: Ledger) -> None:
         parts = [part for record in ledger.pending for part in record.parts.values()]

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sinkruntime.api import CommitterBase, Sink, SinkAggregatedCommitter, SinkCommitter
 from sinkruntime.coordinator.runner import OutOfTime, Runner
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,9 +36,15 @@ class SinkHandle:
             if self._open:
                 return
             committer, aggregated = self.sink.create_committer(), self.sink.create_aggregated_committer()
-            for tier in (committer, aggregated):
-                if tier is not None:
-                    await self._runner.call(tier.open, timeout_seconds)
+            opened: list[CommitterBase] = []
+            try:
+                for tier in (committer, aggregated):
+                    if tier is not None:
+                        await self._runner.call(tier.open, timeout_seconds)
+                        opened.append(tier)
+            except Exception:
+                await self._close(opened, timeout_seconds)  # it is tried again, and must not pile up connections
+                raise
             self._committer, self._aggregated, self._open = committer, aggregated, True
 
     @property
@@ -69,8 +78,14 @@ class SinkHandle:
             raise
 
     async def close(self, timeout_seconds: float) -> None:
-        """Close what is open; errors are the caller's to log."""
+        """Close what is open; an error is logged, for nothing depends on it."""
         tiers, self._open = self.tiers, False
         self._committer = self._aggregated = None
+        await self._close(tiers, timeout_seconds)
+
+    async def _close(self, tiers: Sequence[CommitterBase], timeout_seconds: float) -> None:
         for tier in tiers:
-            await self._runner.call(tier.close, timeout_seconds)
+            try:
+                await self._runner.call(tier.close, timeout_seconds)
+            except Exception:
+                log.warning("closing a committer of sink %s failed", self.sink.identity.sink, exc_info=True)

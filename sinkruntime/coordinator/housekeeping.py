@@ -27,11 +27,17 @@ async def recover(handles: Sequence[SinkHandle], ledger: Ledger, settings: Commi
 
 
 async def remove_orphans(store: LedgerStore, ledger: Ledger) -> None:
-    """Payload objects of older epochs that nothing names: their decision never came to be."""
+    """Payload objects of older epochs that nothing names: their decision never came to be.
+
+    Those of an epoch that still has a record stay: a commit under way may have put an updated one there, and may not
+    have told the ledger yet.
+    """
     named = _pointers(ledger)
+    unfinished = {record.epoch for record in ledger.records}
     for name in await store.list_objects():
         epoch = object_epoch(name)
-        if epoch is not None and epoch < ledger.epoch and name not in named:
+        older = epoch is not None and epoch < ledger.epoch and epoch not in unfinished
+        if older and name not in named:
             await store.remove_object(name)
 
 
