@@ -32,7 +32,7 @@ class NewerFormat(BadLedger):
 
 def encode(ledger: Ledger) -> str:
     """The ledger as JSON text; equal ledgers give equal texts."""
-    body = json.dumps(_plain(ledger), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    body = json.dumps(_plain(ledger), sort_keys=True, separators=(",", ":"))
     head = f'{{"format":{FORMAT},"sha256":"{_sha256(body)}","ledger":'
     return head + body + "}"
 
@@ -41,18 +41,20 @@ def decode(text: str) -> Ledger:
     """Read what `encode` wrote; raises `BadLedger` or `NewerFormat`."""
     try:
         outer = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadLedger(f"not JSON, so it is torn or no ledger: {error}") from error
-    if not isinstance(outer, dict) or not isinstance(outer.get("format"), int):
+    if not isinstance(outer, dict) or type(outer.get("format")) is not int or outer["format"] < 1:
         raise BadLedger("no format number")
     if outer["format"] > FORMAT:
         raise NewerFormat(f"format {outer['format']} is newer than {FORMAT}, the newest that this release reads")
-    body = json.dumps(outer.get("ledger"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    if _sha256(body) != outer.get("sha256"):
-        raise BadLedger("its checksum is wrong: it was edited by hand or damaged")
     try:
+        body = json.dumps(outer.get("ledger"), sort_keys=True, separators=(",", ":"))
+        if _sha256(body) != outer.get("sha256"):
+            raise BadLedger("its checksum is wrong: it was edited by hand or damaged")
         ledger: Ledger = _typed(Ledger, outer["ledger"], "ledger")
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except BadLedger:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise BadLedger(str(error)) from error
     return ledger
 

@@ -162,7 +162,10 @@ def _take(ledger: Ledger, outcome: Outcome, authority: Authority) -> Ledger:
         reason=outcome.reason,
         message=outcome.message,
     )
-    ledger = _put(ledger, replace(record, parts={**record.parts, outcome.sink: changed}))
+    replaced = part.payload.pointer if part.payload and changed.payload != part.payload else None
+    superseded = (*record.superseded, replaced) if replaced else record.superseded
+    record = replace(record, parts={**record.parts, outcome.sink: changed}, superseded=superseded)
+    ledger = _put(ledger, record)
     entry = ledger.sinks[outcome.sink]
     if outcome.kind is K.COMMITTED:
         entry = replace(entry, committed=max(entry.committed, outcome.number))
@@ -253,8 +256,8 @@ def _release(ledger: Ledger, event: Release) -> Ledger:
 
 def _begin_abort(ledger: Ledger, event: BeginAbort) -> Ledger:
     _fence(ledger, Authority.TOKEN, event.token)
-    suffix = [r for r in ledger.records if r.number >= event.first and r.pending]
-    require(bool(suffix), Refusal.UNKNOWN_PART, f"nothing is pending from checkpoint {event.first} on")
+    suffix = [r for r in ledger.records if r.number >= event.first and r.state is C.DECIDED]
+    require(bool(suffix), Refusal.UNKNOWN_PART, f"nothing is to be aborted from checkpoint {event.first} on")
     for record in suffix:
         committed = sorted(sink for sink, part in record.parts.items() if part.state in FINAL_PARTS)
         message = f"checkpoint {record.number} is committed in {', '.join(committed)}"
@@ -306,7 +309,11 @@ def _overrule(ledger: Ledger, number: int, sink: str, state: PartState) -> Ledge
     allowed = record.state is C.DECIDED and part.state in (P.HELD, P.IN_DOUBT)
     require(allowed, Refusal.NOT_ALLOWED, f"a part {part.state} in {record.state} needs nobody's word")
     parts = {**record.parts, sink: replace(part, state=state, done=())}
-    return _settle(_put(ledger, replace(record, parts=parts)), number)
+    entry = ledger.sinks[sink]
+    if state is P.COMMITTED:
+        entry = replace(entry, committed=max(entry.committed, number))
+    ledger = replace(_put(ledger, replace(record, parts=parts)), sinks={**ledger.sinks, sink: entry})
+    return _settle(ledger, number)
 
 
 def _fence(ledger: Ledger, authority: Authority, fence: int) -> None:

@@ -26,9 +26,9 @@ class BadOffsets(ValueError):
 
 def source_lines(text: str) -> tuple[str, ...]:
     """The source lines of an offset file; raises `BadOffsets` where the file is torn or of another version."""
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")  # not splitlines: an offset may hold U+2028
     if len(lines) < 3 or lines[0] != "v1":
-        found = lines[0] if lines else "nothing"
+        found = lines[0] or "nothing"
         raise BadOffsets(f"expected `v1`, a line of metadata and a line per source, found {found!r}")
     return tuple(lines[2:])
 
