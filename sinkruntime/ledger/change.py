@@ -61,7 +61,9 @@ async def change(
         after, _ = step(stored.ledger, event)
         try:
             return await store.replace(after, stored.version)
-        except LedgerConflict:
+        except LedgerConflict as error:
+            if environment.clock.monotonic() >= deadline:
+                raise InDoubt(f"others were faster for {give_up_seconds:.0f} s: {error.message}") from error
             await asyncio.sleep(0)
         except (AnswerLost, LedgerUnavailable) as error:
             if environment.clock.monotonic() >= deadline:

@@ -1,8 +1,10 @@
 """A ledger store in a folder: for `sinkjob run` and wherever there is no cluster.
 
 `ledger.json` holds a version line and the ledger; it is replaced as a whole (temporary file, fsync, rename, fsync of
-the folder) under an exclusive lock, so a killed process leaves the old or the new one, and never a torn one. Payload
-objects are files in `objects/`. It never repairs a file that it cannot read.
+the folder) under an exclusive lock, so a killed process leaves the old or the new one, and never a torn one. A ledger
+that another process put there is made durable before it is returned: that process may have died before its last
+fsync, and what is read here is acted upon. Payload objects are files in `objects/`. It never repairs a file that it
+cannot read.
 """
 
 from __future__ import annotations
@@ -11,17 +13,29 @@ import asyncio
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sinkruntime.errors import AnswerLost, LedgerConflict, LedgerCorrupt, LedgerFormatTooNew, LedgerUnavailable
+from sinkruntime.errors import (
+    AnswerLost,
+    LedgerConflict,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerFormatTooNew,
+    LedgerUnavailable,
+)
 from sinkruntime.ledger.store import ObjectName, Stored
 from sinkruntime.protocol import codec
 from sinkruntime.protocol.ledger import Ledger
 
 #: How often a waiter looks for a change by another process; changes by this one wake it at once.
 LOOK_SECONDS = 0.5
+
+#: A lock is held for one write; who waits longer has met a stopped process or a broken disk.
+LOCK_SECONDS = 10.0
+LOCK_LOOK_SECONDS = 0.005
 
 
 class FileLedgerStore:
@@ -32,21 +46,29 @@ class FileLedgerStore:
         self._path = folder / "ledger.json"
         self._objects = folder / "objects"
         self._changed = asyncio.Event()
+        self._durable = ""  # the version whose place in the folder is known to be on disk
 
     async def load(self) -> Stored | None:
         """See `LedgerStore`."""
-        return self._read()
+        stored = self._read()
+        if stored is not None and stored.version != self._durable:
+            try:
+                _sync_folder(self.folder)
+            except OSError as error:
+                raise self._foreign(error) from error
+            self._durable = stored.version
+        return stored
 
     async def create(self, ledger: Ledger) -> Stored:
         """See `LedgerStore`."""
-        with self._locked():
-            if self._path.exists():
+        async with self._locked():
+            if self._read() is not None:
                 raise LedgerConflict(f"{self._path} is there already")
             return self._write(ledger, 1)
 
     async def replace(self, ledger: Ledger, version: str) -> Stored:
         """See `LedgerStore`."""
-        with self._locked():
+        async with self._locked():
             present = self._read_version()
             if version != present:
                 raise LedgerConflict(f"{self._path} is at version {present}, not {version}")
@@ -56,12 +78,18 @@ class FileLedgerStore:
         """See `LedgerStore`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        while self._read_version() == version and (left := deadline - loop.time()) > 0:
+        while self._is_at(version) and (left := deadline - loop.time()) > 0:
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), min(left, LOOK_SECONDS))
             except TimeoutError:
                 continue
+
+    def _is_at(self, version: str) -> bool:
+        try:
+            return self._read_version() == version
+        except LedgerError:
+            return False
 
     def _read(self) -> Stored | None:
         try:
@@ -71,7 +99,7 @@ class FileLedgerStore:
         except (OSError, UnicodeDecodeError) as error:
             raise self._foreign(error) from error
         version, newline, body = text.partition("\n")
-        if not newline or not version.isdigit():
+        if not newline or not _is_version(version):
             raise LedgerCorrupt(f"{self._path} does not begin with a version line", _RESTORE)
         try:
             return Stored(codec.decode(body), version)
@@ -88,7 +116,7 @@ class FileLedgerStore:
             raise LedgerCorrupt(f"{self._path} is gone", _RESTORE) from None
         except (OSError, UnicodeDecodeError) as error:
             raise self._foreign(error) from error
-        if not version.isdigit():
+        if not _is_version(version):
             raise LedgerCorrupt(f"{self._path} does not begin with a version line", _RESTORE)
         return version
 
@@ -104,22 +132,38 @@ class FileLedgerStore:
             _sync_folder(self.folder)
         except OSError as error:
             raise AnswerLost(f"{self._path} may or may not be replaced: {error.strerror}") from error
+        self._durable = str(version)
         self._changed.set()
         return Stored(ledger, str(version))
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
         """Hold the folder's lock, which the kernel releases with the process."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.folder)
             descriptor = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
             raise LedgerUnavailable(f"{self.folder} cannot be locked: {error.strerror}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            await self._lock(descriptor)
             yield
         finally:
             os.close(descriptor)
+
+    async def _lock(self, descriptor: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if loop.time() >= deadline:
+                    message = f"{self.folder} has been locked by another process for {LOCK_SECONDS:.0f} s"
+                    raise LedgerUnavailable(message) from error
+            except OSError as error:
+                raise LedgerUnavailable(f"{self.folder} cannot be locked: {error.strerror}") from error
+            await asyncio.sleep(LOCK_LOOK_SECONDS)
 
     def _foreign(self, error: OSError | UnicodeDecodeError) -> LedgerCorrupt | LedgerUnavailable:
         if isinstance(error, OSError):
@@ -129,11 +173,13 @@ class FileLedgerStore:
     async def put_object(self, name: ObjectName, data: bytes) -> None:
         """See `LedgerStore`."""
         path = self._objects / name
-        temporary = self._objects / f"{name}.tmp"  # the epoch comes first, so a left one is known as an orphan
         try:
-            self._objects.mkdir(parents=True, exist_ok=True)
-            _write_durably(temporary, data)
-            temporary.replace(path)
+            _make_folder(self._objects)
+            # A name of its own: two writers never share a file. The epoch comes first: a left one is an orphan.
+            descriptor, temporary = tempfile.mkstemp(".tmp", f"{name}.", self._objects)
+            os.close(descriptor)
+            _write_durably(Path(temporary), data)
+            Path(temporary).replace(path)
             _sync_folder(self._objects)
         except OSError as error:
             raise LedgerUnavailable(f"payload {path} cannot be written: {error.strerror}") from error
@@ -149,14 +195,34 @@ class FileLedgerStore:
 
     async def remove_object(self, name: ObjectName) -> None:
         """See `LedgerStore`."""
-        (self._objects / name).unlink(missing_ok=True)
+        try:
+            (self._objects / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise LedgerUnavailable(f"payload {name} cannot be removed: {error.strerror}") from error
 
     async def list_objects(self) -> list[ObjectName]:
         """See `LedgerStore`; temporary files that a killed process left are listed too, so that they are removed."""
-        return sorted(path.name for path in self._objects.glob("*")) if self._objects.exists() else []
+        try:
+            return sorted(os.listdir(self._objects))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise LedgerUnavailable(f"{self._objects} cannot be listed: {error.strerror}") from error
 
 
 _RESTORE = "restore it from a backup; or move it away and accept LedgerLost"
+
+
+def _is_version(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _make_folder(folder: Path) -> None:
+    """With its parents, and durable: a ledger in a folder that a power cut takes away is lost."""
+    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

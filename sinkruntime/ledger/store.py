@@ -38,7 +38,8 @@ class LedgerStore(Protocol):
         """Compare-and-swap: write `ledger` if `version` is still the present one, else raise `LedgerConflict`."""
 
     async def wait_changed(self, version: str, timeout_seconds: float) -> None:
-        """Return when the ledger is no longer at `version`, or after the time; a hint, so too early is allowed."""
+        """Return when the ledger is no longer at `version`, or after the time. A hint: too early is allowed, and it
+        never raises; what is wrong is for `load` to tell."""
 
     async def put_object(self, name: ObjectName, data: bytes) -> None:
         """Write a payload object; one of this name that is there already has the same content. Durable on return."""
