@@ -132,14 +132,16 @@ class Driver:
         stored = await self._slot(await self._read(), position, batch)
         if stored is None:
             return False
+        settings = self._settings
         for _ in range(STAGINGS_MAX):
             ledger = stored.ledger
-            assignment = Assignment(ledger.decided + 1, self._settings.epoch, await self._states(ledger))
+            assignment = Assignment(ledger.decided + 1, settings.epoch, await self._states(ledger))
             staging = await stage(assignment)
-            check_lineage(assignment, staging)
+            check_lineage(assignment, staging, settings.authority)
+            staged = self._environment.clock.monotonic()
             event = await self._prepare(assignment, staging, position, batch)
             try:
-                await self._decide(event)
+                await self._decide(event, staged)
             except Refused as refused:
                 if refused.refusal is not Refusal.EXPIRES_TOO_SOON:
                     raise self._foreign(refused) from refused
@@ -210,13 +212,16 @@ class Driver:
             batch,
         )
 
-    async def _decide(self, event: Decide) -> None:
-        """The decision: sent until it is seen in the ledger, or refused."""
-        record = event.record
+    async def _decide(self, event: Decide, staged: float) -> None:
+        """The decision: sent until it is seen in the ledger, or refused. What can expire ages since `staged`."""
+        record, life = event.record, event.remaining_life_seconds
 
         def decide(ledger: Ledger) -> Event | None:
-            mine = ledger.last is not None and ledger.last.record_id == record.record_id
-            return None if mine else event
+            if ledger.last is not None and ledger.last.record_id == record.record_id:
+                return None
+            if life is None:
+                return event
+            return replace(event, remaining_life_seconds=life - (self._environment.clock.monotonic() - staged))
 
         reached("S8", "before")
         await change(self._store, decide, self._environment, self._settings.patience_seconds)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sinkruntime.api import Lineage
@@ -53,8 +53,11 @@ class LineageIncomplete(Exception):
     """The results of a pass are not exactly one per subtask and sink: the batch is not decided."""
 
 
-def check_lineage(assignment: Assignment, staging: Staging) -> None:
-    """Raises `LineageIncomplete` unless each sink has every subtask exactly once, all of this checkpoint and epoch."""
+def check_lineage(assignment: Assignment, staging: Staging, sinks: Collection[str]) -> None:
+    """Raises `LineageIncomplete` unless the pass had just these `sinks`, and each has every subtask exactly once, all
+    of this checkpoint and epoch."""
+    if set(staging.subtasks) != set(sinks):
+        raise LineageIncomplete(f"the pass wrote to sinks {sorted(staging.subtasks)}, the job has {sorted(sinks)}")
     for sink, subtasks in staging.subtasks.items():
         mine = [result.lineage for result in staging.results if result.sink == sink]
         seen = Counter(lineage.subtask for lineage in mine)
