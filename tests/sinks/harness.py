@@ -28,7 +28,8 @@ from sinkruntime.api import (
 )
 from sinkruntime.protocol.garbage import Garbage
 
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+_FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string()}
+SCHEMA = pa.schema(_FIELDS)
 LEDGER = "5a0f2d1e-7c57-4b8e-9d3f-0c5a1e6b7d42"
 OTHER_LEDGER = "e1d7c3b2-1f0a-4c6d-8b9e-2a4f6c8e0d13"
 

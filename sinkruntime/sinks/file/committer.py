@@ -1,0 +1,212 @@
+"""The committers of the `file` sink. The first publishes each writer's files, in parallel; the second, alone and
+after it, adds the checkpoint to Spark's log, if one is kept, and moves the evidence from the previous checkpoint.
+
+Called by the coordinator. They know a storage only by its interface, and keep nothing between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sinkruntime.api import (
+    Answer,
+    CommitRequest,
+    Committable,
+    CommitterBase,
+    Lineage,
+    SinkAggregatedCommitter,
+    SinkCommitter,
+    SinkIdentity,
+)
+from sinkruntime.errors import TargetError
+from sinkruntime.protocol.garbage import Garbage
+from sinkruntime.sinks.file import spark_log
+from sinkruntime.sinks.file.marker import Marker, read_marker, write_marker
+from sinkruntime.sinks.file.names import origin_of
+from sinkruntime.sinks.file.options import Log, Options
+from sinkruntime.sinks.file.storage import AnswerLost, Item, Standing, Storage
+
+
+class _Committer(CommitterBase):
+    """What both tiers share: the storage and the evidence."""
+
+    def __init__(self, options: Options, storage: Storage, identity: SinkIdentity) -> None:
+        self._options = options
+        self._storage = storage
+        self._identity = identity
+
+    def open(self) -> None:
+        self._storage.open()
+
+    def close(self) -> None:
+        self._storage.close()
+
+    def _marker(self) -> Marker:
+        return read_marker(self._storage, self._identity)[0]
+
+
+class FileCommitter(_Committer, SinkCommitter):
+    """Publishes the files of each committable; files, not committables, are atomic."""
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        marker = self._marker()
+        published: list[Item] = []
+        for request in requests:
+            if not answer_by_evidence(request, marker):
+                published += self._publish(request)
+        self._storage.settle(published)
+
+    def _publish(self, request: CommitRequest) -> list[Item]:
+        """Publish what is staged; answer; the items that are visible now."""
+        found: dict[Standing, list[Item]] = {standing: [] for standing in Standing}
+        with answering(request):
+            for item in request.committable["files"]:
+                found[self._storage.publish(item, request.order)].append(item)
+            _answer(request, found)
+        return found[Standing.PUBLISHED] + found[Standing.LANDED]
+
+    def probe(self, requests: Sequence[CommitRequest]) -> None:
+        marker = self._marker()
+        for request in requests:
+            if request.lineage.checkpoint <= marker.checkpoint:
+                request.reply(Answer.ALREADY_COMMITTED)
+                continue
+            standings = {self._storage.standing(item, request.order) for item in request.committable["files"]}
+            request.reply(*_probed(request, standings))
+
+    def fence(self, requests: Sequence[CommitRequest]) -> None:
+        marker = self._marker()
+        for request in requests:
+            self._fence(request, marker)
+
+    def _fence(self, request: CommitRequest, marker: Marker) -> None:
+        if request.lineage.checkpoint <= marker.checkpoint:
+            request.reply(Answer.ALREADY_COMMITTED)
+            return
+        items = request.committable["files"]
+        if not all(self._storage.fence(item, request.order, request.may_have_landed) for item in items):
+            request.reply(Answer.UNKNOWN, "CannotFence", "a late commit of an object cannot be turned down")
+            return
+        # Looked at after the fence: a commit that came before it is seen, one that comes after it fails.
+        landed = any(self._storage.standing(item, request.order) is Standing.LANDED for item in items)
+        request.reply(Answer.ALREADY_COMMITTED if landed else Answer.FENCED)
+
+    def abort(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            for item in request.committable["files"]:
+                self._storage.discard(item)
+
+    def recover(self, garbage: Garbage) -> None:
+        if garbage.ledger_id == self._identity.ledger_id:
+            self._remove(lambda origin: garbage.undecided(*origin) or garbage.settled(*origin))
+
+    def clean(self, checkpoint: int, epoch: int) -> None:
+        self._remove(lambda origin: origin == (checkpoint, epoch))
+
+    def _remove(self, condition: Callable[[tuple[int, int]], bool]) -> None:
+        found = [(entry, origin_of(entry.name)) for entry in self._storage.staged()]
+        self._storage.remove([entry for entry, origin in found if origin is not None and condition(origin)])
+
+
+class FileAggregatedCommitter(_Committer, SinkAggregatedCommitter):
+    """Moves the evidence, one checkpoint at a time. An empty checkpoint leaves none."""
+
+    def combine(self, committables: Sequence[tuple[Lineage, Committable]]) -> Committable:
+        ordered = sorted(committables, key=lambda pair: pair[0].subtask)
+        files = [[item["path"], item["size"]] for _, committable in ordered for item in committable["files"]]
+        return {"files": files}
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            if not request.committable["files"]:
+                request.evidence = False
+                request.reply(Answer.COMMITTED)
+                continue
+            with answering(request), self._storage.exclusive():
+                self._move(request)
+
+    def _move(self, request: CommitRequest) -> None:
+        marker, document = read_marker(self._storage, self._identity)
+        checkpoint = request.lineage.checkpoint
+        if answer_by_evidence(request, marker):
+            return
+        batch = marker.log
+        if self._options.log is Log.SPARK:
+            batch = spark_log.add(self._storage, request.committable["files"], marker.log)
+        moved = Marker(checkpoint, marker.checkpoint, batch)
+        if write_marker(self._storage, self._identity, moved, document):
+            request.reply(Answer.COMMITTED)
+        else:
+            request.reply(Answer.RETRY_LATER, "EvidenceMoved", "another committer moved the evidence at the same time")
+
+    def probe(self, requests: Sequence[CommitRequest]) -> None:
+        marker = self._marker()
+        for request in requests:
+            landed = request.lineage.checkpoint <= marker.checkpoint
+            request.reply(Answer.ALREADY_COMMITTED if landed else Answer.ABSENT)
+
+    def fence(self, requests: Sequence[CommitRequest]) -> None:
+        """The files are fenced one by one; without them the evidence does not move."""
+        marker = self._marker()
+        for request in requests:
+            landed = request.lineage.checkpoint <= marker.checkpoint
+            request.reply(Answer.ALREADY_COMMITTED if landed else Answer.FENCED)
+
+
+@contextmanager
+def answering(request: CommitRequest) -> Iterator[None]:
+    """What goes wrong inside becomes the request's answer."""
+    try:
+        yield
+    except AnswerLost as error:
+        request.reply(Answer.UNKNOWN, "AnswerLost", str(error))
+    except TargetError as error:
+        request.reply(Answer.REFUSED, error.reason, error.message)
+    except (OSError, TimeoutError) as error:
+        request.reply(Answer.RETRY_LATER, type(error).__name__, str(error))
+
+
+def answer_by_evidence(request: CommitRequest, marker: Marker) -> bool:
+    """Answer what the evidence alone decides: it must be exactly that of the predecessor, for a commit to go on."""
+    checkpoint = request.lineage.checkpoint
+    if marker.checkpoint >= checkpoint:
+        request.reply(Answer.ALREADY_COMMITTED)
+    elif marker.checkpoint < request.previous:
+        message = f"the target proves checkpoint {marker.checkpoint}, the ledger expects {request.previous} there"
+        request.reply(Answer.REFUSED, "TargetBehindLedger", message)
+    elif marker.checkpoint > request.previous:
+        message = f"the target proves checkpoint {marker.checkpoint}, the ledger knows of none after {request.previous}"
+        request.reply(Answer.REFUSED, "TargetAheadOfLedger", message)
+    else:
+        return False
+    return True
+
+
+def _answer(request: CommitRequest, found: dict[Standing, list[Item]]) -> None:
+    """What the standings of a committable's files after a commit mean for it."""
+    if taken := found[Standing.TAKEN]:
+        message = f"{taken[0]['path']} is there with other content; nothing was replaced"
+        request.reply(Answer.REFUSED, "NameTaken", message)
+    elif fenced := found[Standing.FENCED]:
+        request.reply(Answer.REFUSED, "Fenced", f"{fenced[0]['path']} is fenced: an abort was begun")
+    elif gone := found[Standing.GONE]:
+        request.reply(*_gone(request, [item["path"] for item in gone]))
+    else:
+        request.reply(Answer.COMMITTED if found[Standing.PUBLISHED] else Answer.ALREADY_COMMITTED)
+
+
+def _gone(request: CommitRequest, paths: Sequence[str]) -> tuple[Answer, str, str]:
+    """Neither staged nor visible: lost, unless it may have been visible, and a consumer has taken it."""
+    message = f"{len(paths)} files are neither staged nor in place, first {paths[0]}"
+    if request.may_have_landed:
+        return Answer.UNKNOWN, "InDoubt", f"{message}: lost, or taken away by a consumer"
+    return Answer.REFUSED, "CommittableLost", message
+
+
+def _probed(request: CommitRequest, standings: set[Standing]) -> tuple[Answer, str, str]:
+    if standings <= {Standing.LANDED}:
+        return Answer.ALREADY_COMMITTED, "", ""
+    if Standing.GONE in standings and request.may_have_landed:
+        return _gone(request, [item["path"] for item in request.committable["files"]])
+    return Answer.ABSENT, "", ""

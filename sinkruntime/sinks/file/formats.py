@@ -1,0 +1,215 @@
+"""What turns Arrow tables into the bytes of a file, one class per format.
+
+Used by the rolling writer, which opens one per file and closes it. Never sees a path or a storage.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from sinkruntime.sinks.file.avro import AvroEncoder, avro_problem
+from sinkruntime.sinks.file.options import Format, Options
+
+#: Rows are gathered into groups of this size before they are encoded: many small Arrow batches make poor files.
+GROUP_ROWS_MAX = 1_000_000
+GROUP_BYTES_MAX = 64 * 1024**2
+
+
+class FormatWriter(ABC):
+    """Encodes tables into one file. `grouped`: each `write` makes a row group, so it wants large tables."""
+
+    grouped = False
+
+    @abstractmethod
+    def write(self, table: pa.Table) -> None:
+        """Encode a table of the file's schema."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish the file. The stream stays open."""
+
+
+class ParquetWriter(FormatWriter):
+    """Apache Parquet, readable by Spark with its default settings."""
+
+    grouped = True
+
+    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
+        import pyarrow.parquet
+
+        self._writer = pyarrow.parquet.ParquetWriter(
+            stream, schema, compression=_codec(options), version="2.6", coerce_timestamps="us"
+        )
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=GROUP_ROWS_MAX)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class OrcWriter(FormatWriter):
+    """Apache ORC."""
+
+    grouped = True
+
+    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
+        import pyarrow.orc
+
+        self._schema = schema
+        self._writer = pyarrow.orc.ORCWriter(stream, compression=_codec(options))
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write(table)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class AvroWriter(FormatWriter):
+    """Apache Avro object container files."""
+
+    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
+        self._encoder = AvroEncoder(stream, schema, _codec(options))
+
+    def write(self, table: pa.Table) -> None:
+        self._encoder.write(table.to_pylist())
+
+    def close(self) -> None:
+        self._encoder.close()
+
+
+class _CompressedText(FormatWriter):
+    """What the text formats share: the whole stream is compressed."""
+
+    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
+        plain = pa.PythonFile(stream, mode="w")
+        self._sink: Any = plain if options.codec == "none" else pa.CompressedOutputStream(plain, _codec(options))
+        self._compressed = options.codec != "none"
+
+    def close(self) -> None:
+        if self._compressed:
+            self._sink.close()  # writes the codec's end mark
+
+
+class CsvWriter(_CompressedText):
+    """CSV as RFC 4180 has it: quotes are doubled, null is empty, an empty string is `""`."""
+
+    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
+        import pyarrow.csv
+
+        super().__init__(stream, schema, options)
+        layout = pyarrow.csv.WriteOptions(include_header=options.header, delimiter=options.delimiter)
+        self._writer = pyarrow.csv.CSVWriter(self._sink, schema, write_options=layout)
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        self._writer.close()
+        super().close()
+
+
+class JsonWriter(_CompressedText):
+    """One JSON object a line. Decimals are strings (exact), binary is base64, NaN and infinities are strings."""
+
+    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
+        super().__init__(stream, schema, options)
+        self._schema = schema
+
+    def write(self, table: pa.Table) -> None:
+        encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+        plain = all(_is_plain(field.type) for field in self._schema)
+        rows = table.to_pylist()
+        if not plain:
+            rows = [{field.name: json_value(row[field.name], field.type) for field in self._schema} for row in rows]
+        self._sink.write("".join(f"{encode(row)}\n" for row in rows).encode())
+
+
+class TextWriter(_CompressedText):
+    """The one string column, a line each; null is an empty line."""
+
+    def write(self, table: pa.Table) -> None:
+        lines = table.column(0).to_pylist()
+        self._sink.write("".join(f"{line or ''}\n" for line in lines).encode())
+
+
+_WRITERS: dict[Format, Callable[[Any, pa.Schema, Options], FormatWriter]] = {
+    Format.PARQUET: ParquetWriter,
+    Format.ORC: OrcWriter,
+    Format.AVRO: AvroWriter,
+    Format.CSV: CsvWriter,
+    Format.JSON: JsonWriter,
+    Format.TEXT: TextWriter,
+}
+
+
+def _codec(options: Options) -> Any:
+    """The compression in the word of the format's library."""
+    if options.codec == "none":
+        return {Format.ORC: "uncompressed", Format.AVRO: "null"}.get(options.format, "none")
+    return options.codec
+
+
+def open_writer(stream: Any, schema: pa.Schema, options: Options) -> FormatWriter:
+    """A writer of `options.format` into `stream`."""
+    return _WRITERS[options.format](stream, schema, options)
+
+
+def column_problem(options: Options, field: pa.Field[Any]) -> str:
+    """Why the format cannot hold this column; "" when it can."""
+    kind = field.type
+    if options.format is Format.CSV and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
+        return f"csv cannot hold {kind}"
+    if options.format is Format.TEXT and not pa.types.is_string(kind):
+        return f"text needs one string column, this is {kind}"
+    if options.format is Format.AVRO:
+        return avro_problem(field)
+    return ""
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether Python's own JSON encoding of its values is right."""
+    types = pa.types
+    return types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind) or types.is_null(kind)
+
+
+def json_value(value: Any, kind: pa.DataType) -> Any:
+    """A value of an Arrow type as it stands in a JSON file."""
+    if value is None:
+        return None
+    if isinstance(kind, pa.StructType):
+        return {field.name: json_value(value[field.name], field.type) for field in kind}
+    if isinstance(kind, pa.MapType):
+        return {_json_key(key): json_value(item, kind.item_type) for key, item in value}
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return [json_value(item, kind.value_type) for item in value]
+    return _json_scalar(value)
+
+
+def _json_scalar(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return value
+
+
+def _json_key(value: Any) -> str:
+    scalar = _json_scalar(value)
+    return scalar if isinstance(scalar, str) else json.dumps(scalar)

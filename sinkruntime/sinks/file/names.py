@@ -1,0 +1,58 @@
+"""Names of files and directories in the target, written and read back.
+
+Used by the writer, the committers and `recover`. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import hashlib
+import re
+from typing import Any
+
+from sinkruntime.api import SinkIdentity
+
+#: Hidden from Spark, Hive and most readers by its first character.
+PRIVATE = "_sinkjob"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+#: The characters that Spark escapes in partition directories (`ExternalCatalogUtils.escapePathName`).
+_ESCAPED = {chr(code) for code in range(1, 0x20)} | set("\"#%'*/:=?\\{[]^\x7f")
+_STEM = re.compile(r"(?:^|-)(\d{12})-(\d+)-")
+
+
+def owner_digest(identity: SinkIdentity) -> str:
+    """12 hexadecimal digits for (ledger id, sink): in each file's name, so that jobs may share a directory."""
+    return hashlib.sha256(f"{identity.ledger_id}/{identity.sink}".encode()).hexdigest()[:12]
+
+
+def origin_of(name: str) -> tuple[int, int] | None:
+    """(checkpoint, epoch) of a staged name that holds a writer's stem; None: it holds none."""
+    found = _STEM.search(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def escape(text: str) -> str:
+    """As Spark writes a column name or value in a directory's name."""
+    return "".join(f"%{ord(character):02X}" if character in _ESCAPED else character for character in text)
+
+
+def partition_directory(columns: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    """`month=1/carrier=AA`; "" without columns."""
+    parts = zip(columns, values, strict=True)
+    return "/".join(f"{escape(column)}={escape(text_of(value)) or NULL_PARTITION}" for column, value in parts)
+
+
+def text_of(value: Any) -> str:
+    """A partition value as Spark casts it to a string; "" for null, as Spark puts both in one directory."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        text = value.replace(tzinfo=None).isoformat(sep=" ")
+        return text.rstrip("0") if value.microsecond else text
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    return str(value)

@@ -1,0 +1,158 @@
+"""What the file sink needs of a place that holds files; `local` and `s3` provide it.
+
+Used by the writer and the committers, which know no other difference between places.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import IO, Any
+
+#: One staged file in a committable: JSON values. `path` is the final one, relative to the target; `size_bytes`;
+#: `rows`; and what the storage needs to commit it.
+Item = dict[str, Any]
+
+
+class Standing(StrEnum):
+    """Where a staged file stands."""
+
+    STAGED = "staged"  # not visible, and can be committed
+    PUBLISHED = "published"  # made visible by this very call
+    LANDED = "landed"  # visible, with our size and checksum
+    GONE = "gone"  # neither staged nor visible
+    TAKEN = "taken"  # something else has its final name
+    FENCED = "fenced"  # staged, and a fence stands against this order
+
+
+@dataclass(frozen=True, slots=True)
+class StagedEntry:
+    """Something staged that `Storage.staged` found. `name` holds the writer's stem; `handle` is the storage's own."""
+
+    name: str
+    handle: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A small file as it was read; `tag` names this version of it."""
+
+    data: bytes
+    tag: str
+
+
+class Output(ABC):
+    """One file being staged. A binary stream for writing, that ends in `finish` or `discard`."""
+
+    size_bytes: int = 0
+
+    @property
+    @abstractmethod
+    def stream(self) -> io.IOBase:
+        """Where the format's bytes go."""
+
+    @abstractmethod
+    def finish(self) -> Item:
+        """Make it durable, invisible; say how to commit it."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Take it away, finished or not. Repeatable."""
+
+
+class Storage(ABC):
+    """A target directory of one sink. Connect in `open`; `close` may be called at any time, and twice."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect; raises `TargetError` where the place cannot be reached or used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release connections."""
+
+    # --- the writer's side
+
+    @abstractmethod
+    def create(self, directory: str, name: str) -> Output:
+        """Begin a file whose final path is `directory/name`."""
+
+    @abstractmethod
+    def prepared(self) -> None:
+        """After the last `finish` of a writer: make what is staged survive a power cut."""
+
+    def remaining_life_seconds(self) -> float | None:
+        """How long staged files live; None: for ever."""
+        return None
+
+    # --- the committers' side
+
+    @abstractmethod
+    def standing(self, item: Item, order: tuple[int, int]) -> Standing:
+        """Where a file stands, for a commit of this order."""
+
+    @abstractmethod
+    def publish(self, item: Item, order: tuple[int, int]) -> Standing:
+        """Make it visible if it is staged: `PUBLISHED`; else where it stands. Raises `OSError` or `AnswerLost`."""
+
+    @abstractmethod
+    def settle(self, items: Sequence[Item]) -> None:
+        """After `publish`: make it survive a power cut, then remove what is left in the staging place."""
+
+    @abstractmethod
+    def fence(self, item: Item, order: tuple[int, int], may_have_landed: bool) -> bool:
+        """Refuse publications up to this order from now on; False: that cannot be done here."""
+
+    @abstractmethod
+    def discard(self, item: Item) -> None:
+        """Remove what is staged of it. Never what is visible. Repeatable."""
+
+    @abstractmethod
+    def staged(self) -> Iterator[StagedEntry]:
+        """All that this sink has staged."""
+
+    @abstractmethod
+    def remove(self, entries: Sequence[StagedEntry]) -> None:
+        """Remove staged entries. Repeatable."""
+
+    # --- small documents
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Held while documents are changed, where the place has locks; `replace` compares in any case."""
+        return nullcontext()
+
+    @abstractmethod
+    def read(self, path: str) -> Document | None:
+        """A document, or None."""
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes, expected: Document | None) -> bool:
+        """Write a document in one step, if it still is `expected` (None: absent); False: it is not."""
+
+    @abstractmethod
+    def names(self, directory: str) -> Sequence[str]:
+        """Names of the documents in a directory; empty where there is none."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove a document. Repeatable."""
+
+    @abstractmethod
+    def sample(self, extension: str) -> IO[bytes] | None:
+        """Any visible file with this extension, open for reading; None: there is none."""
+
+    @abstractmethod
+    def modified_ms(self, path: str) -> int:
+        """When a file or document was last changed, in ms since 1970."""
+
+    @abstractmethod
+    def uri(self, path: str) -> str:
+        """A visible file's address as Spark writes it."""
+
+
+class AnswerLost(Exception):
+    """A publication was sent and its answer lost."""

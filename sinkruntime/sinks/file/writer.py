@@ -1,0 +1,174 @@
+"""The writer of the `file` sink: splits rows by partition, rolls files, and keeps few of them open.
+
+Runs in an executor task. It knows formats and storages only by their interfaces.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from sinkruntime.api import Committable, SinkWriter, WriterContext
+from sinkruntime.sinks.file.formats import GROUP_BYTES_MAX, GROUP_ROWS_MAX, FormatWriter, open_writer
+from sinkruntime.sinks.file.names import owner_digest, partition_directory
+from sinkruntime.sinks.file.options import Options
+from sinkruntime.sinks.file.storage import Item, Output, Storage
+
+#: What all open files of a task may hold unencoded.
+BUFFERED_BYTES_MAX = 256 * 1024**2
+
+
+class OpenFile:
+    """One file being written: rows are gathered until they make a group, where the format has groups."""
+
+    def __init__(self, output: Output, schema: pa.Schema, options: Options) -> None:
+        self.output = output
+        self.rows = 0
+        self.buffered_bytes = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
+        self._schema = schema
+        self._group_bytes_max = min(GROUP_BYTES_MAX, options.target_file_size.bytes)
+        self._format: FormatWriter = open_writer(output.stream, schema, options)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._buffered_rows += batch.num_rows
+        self.buffered_bytes += batch.nbytes
+        self.rows += batch.num_rows
+        full = self.buffered_bytes >= self._group_bytes_max or self._buffered_rows >= GROUP_ROWS_MAX
+        if full or not self._format.grouped:
+            self.encode()
+
+    def encode(self) -> None:
+        """Encode what is gathered."""
+        if self._batches:
+            table = pa.Table.from_batches(self._batches, self._schema)
+            self._batches, self._buffered_rows, self.buffered_bytes = [], 0, 0
+            self._format.write(table)
+
+    def finish(self) -> Item:
+        self.encode()
+        self._format.close()
+        return {**self.output.finish(), "rows": self.rows}
+
+
+class FileWriter(SinkWriter):
+    """Stages files of one task."""
+
+    def __init__(self, options: Options, storage: Storage, context: WriterContext) -> None:
+        self._options = options
+        self._storage = storage
+        self._context = context
+        self._schema = file_schema(context.schema, options)
+        self._open: OrderedDict[str, OpenFile] = OrderedDict()  # by directory, the least recently used first
+        self._items: list[Item] = []
+        self._outputs: list[Output] = []
+        self._sequence = 0
+        self._is_open = False
+
+    def open(self) -> None:
+        self._storage.open()
+        self._is_open = True
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for directory, part in self._split(batch):
+            file = self._file(directory)
+            file.write(part)
+            if file.output.size_bytes >= self._options.target_file_size.bytes:
+                self._finish(directory)
+        self._bound_buffers()
+
+    def flush(self, end_of_input: bool) -> None:
+        for directory in list(self._open):
+            self._finish(directory)
+
+    def prepare_commit(self, checkpoint: int) -> Committable | None:
+        self.flush(end_of_input=True)
+        if not self._items:
+            return None
+        self._storage.prepared()
+        return {"files": self._items}
+
+    def remaining_life_seconds(self) -> float | None:
+        return self._storage.remaining_life_seconds()
+
+    def abort_prepare(self) -> None:
+        for output in self._outputs:
+            output.discard()
+        self._forget()
+
+    def close(self) -> None:
+        """What is staged and finished stays; unfinished files go."""
+        for file in self._open.values():
+            file.output.discard()
+        self._forget()
+        if self._is_open:
+            self._storage.close()
+            self._is_open = False
+
+    def _forget(self) -> None:
+        self._open.clear()
+        self._items, self._outputs = [], []
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The batch by directory, without the columns that the directories stand for."""
+        columns = self._options.partition_by
+        base = f"checkpoint={self._context.lineage.checkpoint}" if self._options.directory_per_checkpoint else ""
+        if batch.num_rows == 0:
+            return
+        if not columns:
+            yield base, batch
+            return
+        content = batch.select(self._schema.names)
+        for values, rows in groups(batch, columns):
+            directory = partition_directory(columns, values)
+            yield f"{base}/{directory}" if base else directory, content.take(rows)
+
+    def _file(self, directory: str) -> OpenFile:
+        file = self._open.get(directory)
+        if file is None:
+            if len(self._open) >= self._options.max_open_files:
+                self._finish(next(iter(self._open)))
+            output = self._storage.create(directory, self._next_name())
+            self._outputs.append(output)
+            file = self._open[directory] = OpenFile(output, self._schema, self._options)
+        self._open.move_to_end(directory)
+        return file
+
+    def _next_name(self) -> str:
+        options, context = self._options, self._context
+        name = f"{options.file_prefix}{owner_digest(context.identity)}-{context.stem}-{self._sequence:05d}"
+        self._sequence += 1
+        return f"{name}{options.extension}"
+
+    def _finish(self, directory: str) -> None:
+        item = self._open[directory].finish()
+        del self._open[directory]
+        self._items.append(item)
+        self._context.count("files")
+        self._context.count("bytes", item["size"])
+
+    def _bound_buffers(self) -> None:
+        """Encode the largest buffers until all together are small enough."""
+        while sum(file.buffered_bytes for file in self._open.values()) > BUFFERED_BYTES_MAX:
+            max(self._open.values(), key=lambda file: file.buffered_bytes).encode()
+
+
+def file_schema(schema: pa.Schema, options: Options) -> pa.Schema:
+    """The columns that stand in the files themselves."""
+    return pa.schema([field for field in schema if field.name not in options.partition_by])
+
+
+def groups(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], pa.Array[Any]]]:
+    """(values, row numbers) for each combination of values in the columns, in order of first appearance."""
+    numbered = pa.Table.from_batches([batch]).select(list(columns))
+    keys = [f"key_{index}" for index in range(len(columns))]
+    numbered = numbered.rename_columns(keys).append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+    found = numbered.group_by(keys, use_threads=False).aggregate([("row", "list")])
+    for index in range(found.num_rows):
+        values = tuple(found.column(key)[index].as_py() for key in keys)
+        yield values, found.column("row_list")[index].values
