@@ -359,6 +359,11 @@ class Sink(ABC):
         """What the target proves of one checkpoint, a sentence for people; None: nothing. Connects."""
         return None
 
+    def staged_life_seconds(self) -> float | None:
+        """How long the target keeps what a writer has prepared, with these options; None: for ever. `sinkjob plan` says
+        it as the time that committer and target may be down together. Never connects."""
+        return None
+
     def prepare_target(self, schema: pa.Schema) -> None:  # noqa: B027
         """Once per driver start, before the first batch: create what is missing, or raise `TargetError` (which column,
         what the target has, what it would get). Repeatable."""

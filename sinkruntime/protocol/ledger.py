@@ -131,6 +131,29 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What is kept of a checkpoint whose record has left the ledger: for people, no rule reads it.
+
+    `rows` is by sink; `start` and `end` are the source offsets, "" where they are longer than `SETTLED_TEXT_CHARS_MAX`.
+    """
+
+    number: int
+    epoch: int
+    revision: str
+    batch_id: int
+    start: str = ""
+    end: str = ""
+    rows: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    decided_ms: int = 0
+    aborted: bool = False
+
+
+#: How many settled checkpoints are kept, and how much of their offsets: 20 times 1 KiB at most, beside the records.
+HISTORY_MAX = 20
+SETTLED_TEXT_CHARS_MAX = 400
+
+
+@dataclass(frozen=True, slots=True)
 class LastDecision:
     """What outlives a record: where the source stands, and the states for the next checkpoint's writers."""
 
@@ -181,7 +204,7 @@ class Ledger:
 
     `firsts[e - 1]` is the first number that epoch `e` could decide. Epoch `e` therefore decided the numbers from
     `firsts[e - 1]` up to the one before `firsts[e]`; these ranges are kept for ever (see `garbage`).
-    `records` holds, in order of their numbers, what is not yet settled.
+    `records` holds, in order of their numbers, what is not yet settled, `history` the newest of what is.
     `recovered` holds, per authority, the newest epoch for which `recover` has run, `closed` the newest for which it
     ran after the processes of all older epochs were confirmed gone.
     `batches` names the batch jobs (spec revision and restart nonce) that are decided.
@@ -203,6 +226,7 @@ class Ledger:
     batches: tuple[str, ...] = ()
     aborts: tuple[Abort, ...] = ()
     acceptances: tuple[Acceptance, ...] = ()
+    history: tuple[Settled, ...] = ()
 
     def record(self, number: int) -> Record | None:
         """The record of checkpoint `number`, or None where it is settled or was never decided."""

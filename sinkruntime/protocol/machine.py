@@ -34,6 +34,8 @@ from sinkruntime.protocol.events import (
 )
 from sinkruntime.protocol.ledger import (
     FINAL_PARTS,
+    HISTORY_MAX,
+    SETTLED_TEXT_CHARS_MAX,
     Abort,
     Acceptance,
     Authority,
@@ -43,6 +45,7 @@ from sinkruntime.protocol.ledger import (
     Part,
     PartState,
     Record,
+    Settled,
     SinkEntry,
 )
 from sinkruntime.protocol.table import CHECKPOINTS, OWED, PARTS, TAKEN_IN, Fact
@@ -335,7 +338,21 @@ def _put(ledger: Ledger, record: Record) -> Ledger:
 
 
 def _drop(ledger: Ledger, numbers: set[int]) -> Ledger:
-    return replace(ledger, records=tuple(r for r in ledger.records if r.number not in numbers))
+    """Take records out; what people want to know of them stays for a while."""
+    aborted = {r.number for r in ledger.records for a in ledger.aborts if a.first <= r.number <= a.last}
+    settled = [_settled(r, r.number in aborted) for r in ledger.records if r.number in numbers]
+    history = sorted([*ledger.history, *settled], key=lambda entry: entry.number)[-HISTORY_MAX:]
+    kept = tuple(r for r in ledger.records if r.number not in numbers)
+    return replace(ledger, records=kept, history=tuple(history))
+
+
+def _settled(record: Record, aborted: bool) -> Settled:
+    at = record.position
+    start, end = (text if len(text) <= SETTLED_TEXT_CHARS_MAX else "" for text in (at.start.text, at.end.text))
+    rows = {sink: part.rows for sink, part in record.parts.items()}
+    return Settled(
+        record.number, record.epoch, record.revision, at.batch_id, start, end, rows, record.decided_ms, aborted
+    )  # fmt: skip
 
 
 def _map_parts(ledger: Ledger, change: Callable[[Record, Part], Part]) -> Ledger:
