@@ -40,7 +40,7 @@ class Model(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel, validate_by_name=True, validate_by_alias=True,
-        extra="forbid", frozen=True, strict=True, validate_default=True,
+        extra="forbid", frozen=True, strict=True,
     )  # fmt: skip
 
     @model_validator(mode="before")
@@ -53,7 +53,7 @@ class Model(BaseModel):
 
 
 class OptionsModel(Model):
-    """The base of a sink's own options.
+    """The base of a sink's own options, and of options within options.
 
     Not strict about scalars: an option may come from a Secret or the environment, where all is text (`"20"`).
     """

@@ -31,7 +31,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """``did you mean `table`?`` for a near miss, else the list of what is known; "" when nothing is."""
     names = sorted(set(known))
     folded = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     if near:
         return f"did you mean `{folded[near[0]]}`?"
     if not names:

@@ -82,6 +82,11 @@ def parse_options(
         ]
         # From None: pydantic's error holds the values, which may be secrets.
         raise ManifestError(problems) from None
+    except Exception as error:  # noqa: BLE001 - a sink's own validator may raise anything
+        what = secrets.hide(f"{type(error).__name__}: {error}")
+        raise ManifestError(
+            [*problems, Problem(path_text(path), None, f"cannot be checked by the sink: {what}")]
+        ) from None
     if problems:
         raise ManifestError(problems)
     return read

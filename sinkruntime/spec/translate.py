@@ -77,7 +77,7 @@ def _finding(detail: ErrorDetails, path: FieldPath, model: type[BaseModel], word
         return Finding(path, "is required")
     if kind == "extra_forbidden":
         return Finding(path, f"unknown {word}", suggestion(str(path[-1]), _fields_at(model, path[:-1])))
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         allowed = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         message = f"{shown} is not allowed" if shown else "this value is not allowed"
         return Finding(path, message, suggestion(str(detail["input"]), allowed))
