@@ -16,6 +16,9 @@ class Write(StrEnum):
     UPSERT = "upsert"
 
 
+REGIONS = {"eu": 1}
+
+
 class Catalog(Model):
     uri: str
     token: SecretStr | None = None
@@ -30,12 +33,19 @@ class Options(OptionsModel):
     password: SecretStr | None = None
     catalog: Catalog | None = None
     key: tuple[str, ...] | str = ()
+    region: str = "eu"
 
     @field_validator("password")
     @classmethod
     def _long_enough(cls, value: SecretStr) -> SecretStr:
         if len(value.get_secret_value()) < 4:
             raise ValueError(f"{value.get_secret_value()} is too short")
+        return value
+
+    @field_validator("region")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        REGIONS[value]  # fails with a KeyError, as a careless author's validator does
         return value
 
 
