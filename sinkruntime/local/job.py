@@ -211,14 +211,14 @@ class _LocalRun:
         ledger_id = loaded.ledger.ledger_id
         schemas = query.schemas
         for name, sink in sinks.items():
-            sink.prepare_target(schemas[name])  # type: ignore[arg-type]
+            sink.prepare_target(schemas[name])
         self._start_coordinators(ledger_id, epoch)
         driver = Driver(store, self._driver_settings(epoch), self.environment)
         if not loaded.ledger.decided:
             query.files.mark(ledger_id, workspace.name)
         self.backstage.call(driver.claim())
         self.display.started(self._facts(ledger_id, epoch))
-        self.backstage.call(driver.start(query.files.view(), partial(_views, sinks)))
+        self.backstage.call(driver.start(query.view(), partial(_views, sinks)))
         if query.files.owner()[0] != ledger_id:
             query.files.take_over(ledger_id, workspace.name)
         port = _GuardedDriver(driver, self.backstage)

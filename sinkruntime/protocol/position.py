@@ -20,6 +20,10 @@ TEXT_BYTES_MAX = 8 * 1024
 NOWHERE = Offsets(digest=hashlib.sha256(b"").hexdigest())
 
 
+#: The query id of a batch job's positions: its identity is (spec revision, restart nonce), kept in `Ledger.batches`.
+BATCH_QUERY = "batch"
+
+
 class BadOffsets(ValueError):
     """An offset file that is not as Spark writes it."""
 

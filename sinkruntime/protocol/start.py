@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from sinkruntime.protocol.events import TargetView
 from sinkruntime.protocol.ledger import Ledger, PartState, Position
+from sinkruntime.protocol.position import BATCH_QUERY
 
 
 class StartReason(StrEnum):
@@ -100,6 +101,8 @@ def _check_source(ledger: Ledger, source: SourceView) -> Iterator[Disagreement]:
             yield _say(StartReason.LEDGER_BEHIND_SOURCE, message)
         return
     mine = last.position
+    if source.query_id == mine.query_id == BATCH_QUERY:
+        return  # each batch job reads all there is; `Ledger.batches` says which of them are decided
     if source.query_id != mine.query_id or not source.marker:
         found = f"query {source.query_id}" if source.query_id else "no query"
         message = f"checkpoint {last.number} was made by query {mine.query_id}, the location holds {found}"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,7 +17,7 @@ from pyspark.sql.types import BooleanType
 
 from sinkruntime.api import Sink
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.spark.failure import first_line
+from sinkruntime.spark.failure import SPARK_ERRORS, first_line
 from sinkruntime.spark.task import Feed
 
 
@@ -60,7 +59,7 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     schema = df.schema
     try:
         return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
         message = f"{first_line(error)} (columns: {columns})"
         advice = "cast the column to another type in a transform"
@@ -113,7 +112,7 @@ def _select(df: DataFrame, sink: JobSink) -> tuple[tuple[str, ...], pa.Schema]:
 def _check_item(df: DataFrame, item: str, sql: str, path: str) -> None:
     try:
         df.select(F.expr(sql))
-    except (AnalysisException, ParseException) as error:
+    except SPARK_ERRORS as error:
         message = f"`{item}`: {first_line(error)}; the rows have the columns {', '.join(df.columns)}"
         raise ConfigurationError("InvalidSelect", message, path=path) from error
 
@@ -124,7 +123,7 @@ def _check_where(df: DataFrame, sink: JobSink) -> None:
     path = f"spec.sinks[{sink.index}].where"
     try:
         kind = df.where(F.expr(sink.where)).select(F.expr(sink.where)).schema.fields[0].dataType
-    except (AnalysisException, ParseException) as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError("InvalidWhere", f"`{sink.where}`: {first_line(error)}", path=path) from error
     if not isinstance(kind, BooleanType):
         message = f"`{sink.where}` is of type {kind.simpleString()}, expected a condition"

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import re
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError
+
+#: What a call of Spark raises: its own errors, and those of Java that it has no Python type for.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _MARK = "sinkjob-task-failure "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
@@ -46,18 +49,24 @@ def translate(error: BaseException, doing: str) -> SinkjobError:
         return _restore(json.loads(found.group(1)))
     if isinstance(error, Py4JNetworkError) or (isinstance(error, Py4JError) and "not answering" in text):
         return SinkjobError("SparkLost", f"Spark's process ended while {doing}", "look at its output above")
-    if isinstance(error, PySparkException):
+    if isinstance(error, SPARK_ERRORS):
         return SinkjobError("QueryFailed", f"while {doing}: {first_line(error)}")
     return SinkjobError("QueryFailed", f"while {doing}: {type(error).__name__}: {_bounded(text)}")
 
 
 def first_line(error: BaseException) -> str:
     """What a Spark error says, without its plan and its stack trace."""
-    message = error.getMessage() if isinstance(error, PySparkException) else None
-    text = (message or str(error)).strip()
+    text = _said(error).strip()
     paragraph = text.split("\n\n")[0]
     said = re.split(r"\n(?=\tat |== |Driver stacktrace|JVM stacktrace)|;\n'", paragraph)[0]
     return _bounded(" ".join(re.sub(r"SQLSTATE: \w+", "", said).split()).rstrip("."))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString())
+    message = error.getMessage() if isinstance(error, PySparkException) else None
+    return message or str(error)
 
 
 def _restore(facts: dict[str, str]) -> SinkjobError:

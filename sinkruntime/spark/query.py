@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from pyspark.errors import PySparkException, StreamingQueryException
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -25,15 +25,17 @@ from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging
 from sinkruntime.errors import ConfigurationError, SinkjobError
 from sinkruntime.protocol.ledger import Position
-from sinkruntime.protocol.position import NOWHERE, offsets
+from sinkruntime.protocol.position import BATCH_QUERY, NOWHERE, offsets
+from sinkruntime.protocol.start import SourceView
 from sinkruntime.spark.bridge import Bridge, DriverPort, Stopped
 from sinkruntime.spark.checkpoint_files import CheckpointFiles
 from sinkruntime.spark.columns import JobSink
-from sinkruntime.spark.failure import first_line, translate
+from sinkruntime.spark.failure import SPARK_ERRORS, first_line, translate
 from sinkruntime.spark.passes import PassReport, StagingPass
 from sinkruntime.spark.source import read_source
 from sinkruntime.spark.storage import open_storage
-from sinkruntime.spark.transform import add_import_path, apply_steps
+from sinkruntime.spark.transform import apply_steps
+from sinkruntime.spec.imports import add_import_path
 from sinkruntime.spec.models import SinkJobSpec
 from sinkruntime.spec.source import Trigger
 
@@ -99,9 +101,15 @@ class Query:
     files: CheckpointFiles
 
     @property
-    def schemas(self) -> Mapping[str, object]:
+    def schemas(self) -> Mapping[str, pa.Schema]:
         """The Arrow schema of each sink's batches, by sink."""
         return self.staging.schemas
+
+    def view(self) -> SourceView:
+        """What the start check compares with the ledger; a batch job has no checkpoint of Spark's, only the marker."""
+        if self.job.spec.mode == "Batch":
+            return SourceView(self.files.owner()[0], BATCH_QUERY)
+        return self.files.view()
 
     def run(self, hosts: Hosts) -> bool:
         """Run until the source is done or `stop` is set; True: all that there was is decided.
@@ -142,7 +150,7 @@ class _Run:
         writer = _writer(self._query)
         try:
             running = writer.foreachBatch(self._on_batch).start()
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise _not_started(error) from error
         try:
             done = self._follow(running)
@@ -159,7 +167,7 @@ class _Run:
     def batch(self) -> bool:
         """See `Query.run`: one checkpoint of all there is."""
         identity = self._query.job.batch
-        position = Position("batch", 0, NOWHERE, offsets([identity]))
+        position = Position(BATCH_QUERY, 0, NOWHERE, offsets([identity]))
         try:
             self._decide(self._query.df, position, None, identity)
         except Stopped:
@@ -245,10 +253,8 @@ def _triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
     return writer.trigger(processingTime=f"{trigger.interval.milliseconds} milliseconds")
 
 
-def _not_started(error: PySparkException) -> SinkjobError:
+def _not_started(error: BaseException) -> SinkjobError:
     """Spark checks output mode and stateful steps only when the query starts."""
     text = first_line(error)
     path = "spec.outputMode" if "output mode" in text.lower() else "spec"
-    if isinstance(error, StreamingQueryException):
-        return translate(error, "starting the query")
     return ConfigurationError("InvalidQuery", text, path=path)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.spark.failure import first_line
+from sinkruntime.spark.failure import SPARK_ERRORS, first_line
 from sinkruntime.spark.java import find_java
 from sinkruntime.spark.source import resolve
-from sinkruntime.spark.transform import import_path
+from sinkruntime.spec.imports import import_path
 from sinkruntime.spec.models import SinkJobSpec
 
 #: Rows of an Arrow batch on its way to Python (Spark's default).
@@ -104,7 +103,7 @@ def open_session(settings: SessionSettings) -> SparkSession:
             builder = builder.config(name, value)
         try:
             session = builder.getOrCreate()
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             message = f"Spark did not start: {first_line(error)}"
             raise ConfigurationError("SparkNotStarted", message, path="spec.sparkConf") from error
     for entry in settings.spec.deps.py_files:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.spark.failure import first_line
+from sinkruntime.spark.failure import SPARK_ERRORS, first_line
 from sinkruntime.spec.source import Source, Watermark
 
 _ADVICE = {
@@ -42,7 +42,7 @@ def read_source(
         else:
             reader = session.read.format(source.format).options(**options)
             df = (reader if schema is None else reader.schema(schema)).load(path)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise _refused(source, path, error) from error
     return df if source.watermark is None else _with_watermark(df, source.watermark)
 
@@ -58,7 +58,7 @@ def _schema(source: Source) -> StructType | None:
     where = "spec.source.schema"
     try:
         schema = StructType.fromDDL(source.schema_ddl)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError("InvalidSchema", first_line(error), path=where, advice=_ADVICE[where]) from error
     if isinstance(schema, StructType):
         return schema
@@ -66,11 +66,11 @@ def _schema(source: Source) -> StructType | None:
     raise ConfigurationError("InvalidSchema", message, path=where, advice=_ADVICE[where])
 
 
-def _refused(source: Source, path: str | None, error: PySparkException) -> ConfigurationError:
-    condition = str(error.getCondition() or "")
+def _refused(source: Source, path: str | None, error: BaseException) -> ConfigurationError:
+    condition = str(error.getCondition() or "") if isinstance(error, PySparkException) else ""
     text = first_line(error)
     where = "spec.source"
-    if condition.startswith("DATA_SOURCE_NOT_FOUND") or "Failed to find" in text:
+    if "DATA_SOURCE_NOT_FOUND" in condition + text:
         where, text = "spec.source.format", f"Spark knows no source `{source.format}`"
     elif condition.startswith("PATH_NOT_FOUND") or "does not exist" in text:
         where, text = "spec.source.path", f"{path} does not exist"
@@ -93,5 +93,5 @@ def _with_watermark(df: DataFrame, watermark: Watermark) -> DataFrame:
         raise ConfigurationError("InvalidWatermark", message, path=where)
     try:
         return df.withWatermark(watermark.column, f"{watermark.delay.milliseconds} milliseconds")
-    except (AnalysisException, ParseException) as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError("InvalidWatermark", first_line(error), path=where) from error

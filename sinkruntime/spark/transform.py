@@ -6,33 +6,15 @@ Called once per query by `query.py`; errors name the step. The user's code runs 
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sinkruntime.errors import ConfigurationError, SinkjobError
-from sinkruntime.spark.failure import first_line
-from sinkruntime.spark.source import resolve
+from sinkruntime.spark.failure import SPARK_ERRORS, first_line
 from sinkruntime.spec.source import TransformStep
 
 INPUT_VIEW = "input"
-
-
-def import_path(base: Path, py_files: Sequence[str]) -> list[str]:
-    """Where users' code is looked for: the manifest's directory, then `deps.pyFiles` (a `.py` file's directory)."""
-    found = [str(base)]
-    for entry in py_files:
-        path = Path(resolve(entry, base))
-        found.append(str(path.parent if path.suffix == ".py" else path))
-    return found
-
-
-def add_import_path(base: Path, py_files: Sequence[str]) -> None:
-    """Let this process import users' code, after everything of ours."""
-    sys.path += [entry for entry in import_path(base, py_files) if entry not in sys.path]
 
 
 def apply_steps(df: DataFrame, steps: Sequence[TransformStep]) -> DataFrame:
@@ -50,7 +32,7 @@ def _sql(df: DataFrame, query: str, path: str) -> DataFrame:
     df.createOrReplaceTempView(INPUT_VIEW)
     try:
         return session.sql(query)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         message = f"{first_line(error)}; `{INPUT_VIEW}` has the columns {', '.join(df.columns)}"
         raise ConfigurationError("InvalidSql", message, path=path) from error
     finally:
@@ -71,7 +53,7 @@ def _python(df: DataFrame, name: str, path: str) -> DataFrame:
         result = target(df)
     except SinkjobError:
         raise
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError("TransformFailed", f"{name}: {first_line(error)}", path=path) from error
     except Exception as error:  # users' code may raise anything
         message = f"{name} raised {type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ from sinkruntime.coordinator.runner import ThreadRunner
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.driver.driver import Driver, DriverSettings
 from sinkruntime.environment import Environment, SystemClock
-from sinkruntime.errors import LedgerConflict
+from sinkruntime.errors import Fenced, LedgerConflict
 from sinkruntime.ledger.change import change
 from sinkruntime.ledger.file import FileLedgerStore
 from sinkruntime.protocol.events import RaiseEpoch
@@ -40,6 +40,7 @@ class World:
         self.base = base or folder
         self.batches: list[BatchDone] = []
         self.stop = threading.Event()
+        self.stop_after: int | None = None  # ask to stop once this batch is decided
         self.max_pending = 4
         (folder / "ledger").mkdir(parents=True, exist_ok=True)
 
@@ -53,13 +54,16 @@ class World:
         """Raise the epoch, check, run the query to its end, commit all; what `Query.run` returned."""
         with Loop() as loop:
             query = self.query(session, batch)
-            running = loop.call(self._begin(query))
+            running = loop.call(self._open())
             try:
-                return query.run(Hosts(running.driver, loop.loop, self.stop, self.batches.append))
+                loop.call(running.start(query))
+                done = query.run(Hosts(running.driver, loop.loop, self.stop, self._on_batch))
+                loop.call(running.drain())
             finally:
                 loop.call(running.end())
+            return done
 
-    async def _begin(self, query: Query) -> _Running:
+    async def _open(self) -> _Running:
         store, environment = FileLedgerStore(self.folder / "ledger"), Environment.real()
         with suppress(LedgerConflict):  # an earlier run made it
             await store.create(Ledger(LEDGER_ID, "default/test"))
@@ -80,16 +84,12 @@ class World:
             older_gone=lambda _: True,
         )
         coordinator = Coordinator(services, CommitSettings(), Tenure(Authority.TOKEN, f"holder-{epoch}"))
-        work = asyncio.create_task(coordinator.run())
+        return _Running(driver, coordinator, asyncio.create_task(coordinator.run()))
 
-        async def views() -> dict[str, Any]:
-            return {}
-
-        view = query.files.view()
-        if not view.marker:
-            query.files.mark(LEDGER_ID)
-        await driver.start(view, views)
-        return _Running(driver, coordinator, work)
+    def _on_batch(self, done: BatchDone) -> None:
+        self.batches.append(done)
+        if done.batch_id == self.stop_after:
+            self.stop.set()
 
     def ledger(self) -> Ledger:
         """The ledger as it is."""
@@ -104,11 +104,25 @@ class _Running:
     def __init__(self, driver: Driver, coordinator: Coordinator, work: asyncio.Task[None]) -> None:
         self.driver, self.coordinator, self.work = driver, coordinator, work
 
-    async def end(self) -> None:
-        """Commit what is decided, and end the coordinator."""
+    async def start(self, query: Query) -> None:
+        """The start check; a new location is marked first."""
+
+        async def views() -> dict[str, Any]:
+            return {}
+
+        if not query.files.owner()[0]:
+            query.files.mark(LEDGER_ID, "default/test")
+        await self.driver.start(query.view(), views)
+
+    async def drain(self) -> None:
+        """Commit what is decided."""
         await asyncio.wait_for(self.driver.drained(), WAIT_SECONDS)
+
+    async def end(self) -> None:
+        """End the coordinator; one that was fenced has ended."""
         self.coordinator.stop()
-        await asyncio.wait_for(self.work, WAIT_SECONDS)
+        with suppress(Fenced):
+            await asyncio.wait_for(self.work, WAIT_SECONDS)
 
 
 class Loop:
