@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sinkruntime.api import Guarantee, Sink
 from sinkruntime.errors import ManifestError, Problem
 from sinkruntime.spec.delivery import SinkSpec
+from sinkruntime.spec.imports import add_import_path
 from sinkruntime.spec.load import Manifest, draft_manifest
 from sinkruntime.spec.options_from import Places, Secrets, local_places, read_options_from
 from sinkruntime.spec.paths import FieldPath, path_text
@@ -61,6 +62,7 @@ def load_job(path: str | os.PathLike[str], environ: Mapping[str, str] | None = N
 def bind(manifest: Manifest, places: Places) -> BoundJob:
     """Find the classes, options and secrets of a job; ManifestError with all that is missing or wrong."""
     spec = manifest.job.spec
+    add_import_path(manifest.base, spec.deps.py_files)
     problems: list[Problem] = []
     source = _secrets(spec.source.options_from, places, ("spec", "source"), problems)
     problems += [
@@ -93,6 +95,8 @@ def _bind_sink(sink: SinkSpec, places: Places, path: FieldPath, problems: list[P
         if secrets is None:
             return None
         options = parse_options(sink_class, sink.options, (*path, "options"), secrets)
+        if places.base is not None:
+            options = sink_class.located(options, str(places.base))
     except ManifestError as error:
         problems.extend(error.problems)
         return None
