@@ -322,6 +322,11 @@ class Sink(ABC):
         self.identity = identity
 
     @classmethod
+    def located(cls, options: Any, base: str) -> Any:
+        """The options with local paths that are relative begun at `base`, the manifest's directory. Local mode only."""
+        return options
+
+    @classmethod
     @abstractmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
         """The strongest guarantee with these options. `facts` is what `inspect` found; {} when nothing was asked."""
@@ -384,6 +389,14 @@ class Sink(ABC):
     def can_stage(self) -> bool:
         """Whether `stage` would be used."""
         return False
+
+    def must_stage(self) -> bool:
+        """Whether it has no writers: `stage` is then called beside other sinks, too, over the same persisted batch."""
+        return False
+
+    def staged_rows(self, committable: Committable) -> int:
+        """How many rows a committable that `stage` returned stands for; 0: not known."""
+        return 0
 
     def pre_commit(self, committables: Sequence[tuple[Lineage, Committable]]) -> Sequence[tuple[Lineage, Committable]]:
         """Merge or rewrite a checkpoint's committables before they are committed. Deterministic and repeatable."""

@@ -31,6 +31,7 @@ class Group:
     distribution: Distribution | None
     layout: Layout
     narrow_first: bool  # a sink of its own: its `where` and `select` come before the shuffle
+    stages: bool = False  # one sink that has no writers: it gets the whole batch
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class StagingPass:
         """
         try:
             if len(self._sinks) == 1 and self._sinks[0].sink.can_stage():
-                return self._stage(df, assignment), PassReport()
+                return self._stage(df, self._groups[0], assignment), PassReport()
             return self._write(df, assignment, watermark_ms)
         except Exception as error:
             raise translate(error, f"staging checkpoint {assignment.checkpoint}") from error
@@ -71,6 +72,11 @@ class StagingPass:
             df = df.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for group in self._groups:
+                if group.stages:
+                    staging = self._stage(df, group, assignment)
+                    results += staging.results
+                    subtasks.update(staging.subtasks)
+                    continue
                 rows, count = self._act(df, group, assignment, watermark_ms)
                 subtasks.update((feed.name, count) for feed in group.layout.feeds)
                 results += [_result(row, assignment) for row in rows]
@@ -111,14 +117,14 @@ class StagingPass:
         finally:
             context.setLocalProperty(SUBTASKS_PROPERTY, None)  # type: ignore[arg-type]  # None removes it
 
-    def _stage(self, df: DataFrame, assignment: Assignment) -> Staging:
+    def _stage(self, df: DataFrame, group: Group, assignment: Assignment) -> Staging:
         """Spark's own writer stages; the sink says how to commit what it wrote."""
-        sink = self._sinks[0].sink
+        sink = group.layout.feeds[0].sink
         number, epoch = assignment.checkpoint, assignment.epoch
         stem = f"{number:012d}-{epoch}-{0:05d}-0-{secrets.token_hex(4)}"
         context = StageContext(sink.identity, number, epoch, stem, self._clock)
         reached("S3", "before")
-        committables = sink.stage(self._groups[0].layout.apply(df), context)
+        committables = sink.stage(group.layout.apply(df), context)
         reached("S3", "after")
         if committables is None:
             message = f"sink {sink.identity.sink}: can_stage() is true, and stage() returned None"
@@ -129,6 +135,7 @@ class StagingPass:
                 sink.identity.sink,
                 Lineage(number, epoch, index, len(committables), 0),
                 Written(serializer.version, serializer.serialize(committable)),
+                sink.staged_rows(committable),
             )
             for index, committable in enumerate(committables)
         ]
@@ -139,8 +146,11 @@ class StagingPass:
 def _group(df: DataFrame, sinks: Sequence[JobSink]) -> tuple[Group, ...]:
     members: dict[Distribution | None, list[JobSink]] = {}
     for sink in sinks:
-        members.setdefault(sink.sink.distribution(), []).append(sink)
-    return tuple(Group(wish, lay_out(df, group), len(group) == 1) for wish, group in members.items())
+        if not sink.sink.must_stage():
+            members.setdefault(sink.sink.distribution(), []).append(sink)
+    passes = [Group(wish, lay_out(df, group), len(group) == 1) for wish, group in members.items()]
+    staging = [Group(None, lay_out(df, [sink]), True, True) for sink in sinks if sink.sink.must_stage()]
+    return (*passes, *staging)
 
 
 def _arrange(df: DataFrame, group: Group) -> DataFrame:

@@ -46,6 +46,13 @@ class FileSink(Sink):
         self._root = os.path.abspath(options.path.removeprefix("file://")) if options.is_local else options.path
 
     @classmethod
+    def located(cls, options: Any, base: str) -> Any:
+        if not options.is_local:
+            return options
+        path = os.path.abspath(os.path.join(base, options.path.removeprefix("file://")))
+        return options.model_copy(update={"path": path})
+
+    @classmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
         whole = (
             "each checkpoint appears whole to readers of the log"
@@ -111,6 +118,13 @@ class FileSink(Sink):
         if not self.can_stage():
             return None
         return spark_stage.stage(df, self.options, LocalStorage(self._root, self.identity), context)
+
+    def staged_rows(self, committable: Committable) -> int:
+        return sum(item["rows"] for item in committable["files"])
+
+    def staged_life_seconds(self) -> float | None:
+        lifetime = self.options.storage.upload_lifetime
+        return None if self.options.is_local or lifetime is None else lifetime.seconds
 
 
 SINK = FileSink
