@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import Protocol
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Protocol
 
 from sinkruntime.api import Guarantee, Sink
 from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
@@ -43,6 +41,9 @@ from sinkruntime.spark.session import SessionSettings, open_session
 from sinkruntime.spec.bind import BoundJob
 from sinkruntime.spec.models import SinkJobSpec
 from sinkruntime.spec.source import Trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
