@@ -165,12 +165,15 @@ class _Reader:
         return self._problem(path, node, f"the YAML tag `{_tag_text(node)}` is not supported", "leave it out")
 
     def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
-        own: dict[str, Any] = {}
+        merge = f"{_TAG}merge"
         merged: dict[str, Any] = {}
+        for value_node in (value for key, value in node.value if key.tag == merge):
+            for part in self._merge_parts(value_node, path):
+                merged = {**part, **merged}
+        # After the merged ones, so that the lines of its own fields are those where they stand.
+        own: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            if key_node.tag == f"{_TAG}merge":
-                for part in self._merge_parts(value_node, path):
-                    merged = {**part, **merged}
+            if key_node.tag == merge:
                 continue
             key = self._key(key_node, path)
             if key is None:
