@@ -41,6 +41,9 @@ STAGINGS_MAX = 3
 #: How often the ledger is looked at without a hint while the driver waits.
 LOOK_SECONDS = 10.0
 
+#: How long a driver that is done waits for what its last commits left to be removed.
+TIDY_SECONDS = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
@@ -240,13 +243,23 @@ class Driver:
         return {sink: [state for _, state in await load_payload(self._store, kept[sink])] for sink in kept}
 
     async def drained(self) -> Ledger:
-        """Wait until nothing is pending, or something is held; returns the ledger as it is then."""
+        """Wait until nothing is pending, or something is held; returns the ledger as it is then.
+
+        What is committed is then waited for until it is cleaned, but not for long: the next run would do it, too.
+        """
         stored = await self._read()
+        tidy_until = None
         while True:
-            self._check_epoch(stored.ledger)
-            held = [p for r in stored.ledger.pending for p in r.parts.values() if p.state is PartState.HELD]
-            if not stored.ledger.pending or held:
-                return stored.ledger
+            ledger = stored.ledger
+            self._check_epoch(ledger)
+            held = [p for r in ledger.pending for p in r.parts.values() if p.state is PartState.HELD]
+            if held or not ledger.records:
+                return ledger
+            if not ledger.pending:
+                now = self._environment.clock.monotonic()
+                tidy_until = tidy_until or now + TIDY_SECONDS
+                if now >= tidy_until:
+                    return ledger
             stored = await self._next(stored)
 
     async def _change(self, make_event: Callable[[Ledger], Event | None]) -> Stored:

@@ -1,0 +1,143 @@
+"""What goes wrong by itself: processes die or hang, leases are lost, people and disasters interfere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.simulation.actors import abort
+from tests.simulation.loop import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Chaos:
+    """Draws events until the faults stop."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def run(self) -> None:
+        """One event after another."""
+        dice = self._world.dice
+        mean = dice.rng.choice((1.0, 3.0, 8.0))
+        while not dice.healed:
+            await asyncio.sleep(dice.seconds(mean))
+            kind = dice.event()
+            if kind is None:
+                return
+            handler = getattr(self, "_" + kind.replace(".", "_"), None)
+            if handler is not None and handler() is not False:
+                dice.hits[kind] += 1
+
+    def _any(self, kind: str) -> Process | None:
+        alive = [p for p in self._world.loop.processes if p.kind == kind and p.alive]
+        return self._world.dice.rng.choice(alive) if alive else None
+
+    def _kill_driver(self) -> bool:
+        process = self._any("driver")
+        if process is not None:
+            self._world.kill(process, "killed")
+        return process is not None
+
+    def _kill_operator(self) -> bool:
+        process = self._any("operator")
+        if process is not None:
+            self._world.kill(process, "killed")
+        return process is not None
+
+    def _pause_driver(self) -> bool:
+        process = self._any("driver")
+        if process is not None:
+            self._world.pause(process)
+        return process is not None
+
+    def _pause_operator(self) -> bool:
+        process = self._any("operator")
+        if process is not None:
+            self._world.pause(process)
+        return process is not None
+
+    def _lease_lost(self) -> None:
+        self._world.note("the lease is lost")
+        self._world.lease.lose()
+
+    def _lease_split(self) -> None:
+        self._world.note("two hold the lease")
+        self._world.lease.split()
+
+    def _person_abort(self) -> bool:
+        world = self._world
+        ledger = world.store.ledger
+        if ledger is None or not ledger.pending or not world.tenures:
+            return False
+        process = world.dice.rng.choice(list(world.tenures))
+        holder = world.tenures[process][1]
+        if holder != ledger.holder:
+            return False
+        first = world.dice.rng.choice([record.number for record in ledger.pending])
+        world.note("somebody aborts from %d on", first)
+        world.loop.start(process, abort(world, process, ledger.token, first), holder)
+        return True
+
+    def _person_abandon(self) -> None:
+        self._world.person.speak(frozenset({"AbandonPending"}))
+
+    def _person_retry(self) -> None:
+        self._world.person.speak(frozenset(), retry=True)
+
+    def _target_hold(self) -> None:
+        world = self._world
+        name = world.dice.rng.choice(list(world.intercepts))
+        world.intercepts[name].refuses_until = world.loop.time() + world.dice.seconds(6.0)
+        world.note("%s refuses everything for a while", name)
+
+    def _target_vanish(self) -> bool:
+        """A lifecycle rule of the target removes something staged."""
+        world = self._world
+        name = world.dice.rng.choice(list(world.targets))
+        target = world.targets[name]
+        if not target.staged:
+            return False
+        victim = world.dice.rng.choice(sorted(target.staged))
+        target.remove(lambda key: key == victim, "expiry")
+        world.oracle.look(name)
+        world.note("%s has lost what was staged under %s", name, victim)
+        return True
+
+    def _target_rollback(self) -> bool:
+        world = self._world
+        name = world.dice.rng.choice(list(world.targets))
+        number = world.targets[name].roll_back((world.ledger_id, name))
+        if number:
+            world.note("%s is restored from before checkpoint %d", name, number)
+            world.oracle.rolled_back(name, number)
+        return bool(number)
+
+    def _target_replaced(self) -> bool:
+        world = self._world
+        name = world.dice.rng.choice(list(world.targets))
+        world.targets[name].identity += "'"
+        world.note("%s is exchanged for another one", name)
+        return True
+
+    def _spark_restored(self) -> bool:
+        world = self._world
+        if not world.spark.location.planned:
+            return False
+        world.restore_one_batch_back()
+        return True
+
+    def _spark_deleted(self) -> bool:
+        world = self._world
+        if not world.spark.location.query_id:
+            return False
+        world.spark.location = replace(
+            world.spark.location, query_id="", marker="", planned={}, finished=frozenset()
+        )  # fmt: skip
+        world.note("the checkpoint location is deleted")
+        return True
+
+

@@ -1,0 +1,360 @@
+"""What must hold, judged from outside on every step: the simulator's own model of the job.
+
+The store tells it of each accepted version, the targets of each publication and removal, Spark of each acknowledged
+batch. It shares no rule with `sinkruntime.protocol`: it only reads ledgers as values. The first violation ends the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sinkruntime.driver.staging import Assignment
+from sinkruntime.ledger.payloads import load_payload
+from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, Part, PartState, Payload, Position, Record
+from sinkruntime.sinks.memory.target import Landed, Removal, StagedKey
+from tests.simulation.ledger import at_once
+from tests.simulation.spark import offsets_at
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+FINAL = (PartState.COMMITTED, PartState.CLEANED, PartState.GIVEN_UP)
+
+
+@dataclass(slots=True)
+class Fate:
+    """What the oracle knows of one decided checkpoint."""
+
+    number: int
+    record_id: str
+    epoch: int
+    position: Position
+    keys: dict[str, frozenset[StagedKey]]
+    aborted: bool = False
+    begun: bool = False  # an abort was recorded as begun
+    excused: set[str] = field(default_factory=set)  # sinks in which it was given up, by a person or a disaster
+
+
+class Oracle:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.fates: dict[int, Fate] = {}
+        self.violation: str | None = None
+        self._published: dict[str, set[StagedKey]] = {name: set() for name in world.sinks}
+        self._proved: dict[str, set[int]] = {name: set() for name in world.sinks}
+        self._recovered: dict[str, int] = dict.fromkeys(world.sinks, 0)
+        self._newest: dict[str, int] = dict.fromkeys(world.sinks, 0)
+        self._states: dict[str, list[bytes]] = {}
+        self._holes: dict[str, set[int]] = {name: set() for name in world.sinks}
+        self._claims: dict[int, str] = {}
+        self._holders: dict[int, str] = {}
+        self._rows_end: Position | None = None
+
+    def fail(self, invariant: str, message: str) -> None:
+        """Remember the first violation; the loop stops after this step."""
+        if self.violation is None:
+            self.violation = f"{invariant}: {message}"
+
+    def demand(self, holds: bool, invariant: str, message: str) -> None:
+        """Fail unless it holds."""
+        if not holds and self.violation is None:
+            self.violation = f"{invariant}: {message}"
+
+    # The ledger.
+
+    def accepted(self, before: Ledger | None, after: Ledger, actor: str) -> None:
+        """A version was accepted."""
+        if before is None:
+            return
+        self._world.note_change(before, after, actor)
+        self._only_grows(before, after)
+        if after.epoch != before.epoch or after.claim != before.claim:
+            self._check_claim(before, after, actor)
+        if after.token != before.token:
+            self._holders[after.token] = actor
+            self.demand(after.token == before.token + 1, "I5", f"token {after.token} after {before.token}")
+        if after.recovered != before.recovered or after.closed != before.closed:
+            self._check_recovered(before, after, actor)
+        rebased = len(after.acceptances) > len(before.acceptances)
+        if rebased and after.last is None:
+            self._rows_end = None
+        if after.records is not before.records:
+            self._check_records(before, after, actor)
+
+    def _only_grows(self, before: Ledger, after: Ledger) -> None:
+        grows = after.epoch >= before.epoch and after.token >= before.token and after.decided >= before.decided
+        self.demand(grows, "I5", "epoch, token or number went back")
+        closed = max(len(before.firsts) - 1, 0)
+        self.demand(after.firsts[:closed] == before.firsts[:closed], "I5", "a closed epoch's range changed")
+        self.demand(len(after.firsts) == after.epoch, "I5", f"{len(after.firsts)} ranges in epoch {after.epoch}")
+        if after.sinks is not before.sinks:
+            for name, entry in before.sinks.items():
+                self.demand(after.sinks[name].committed >= entry.committed, "I5", f"committed of {name} went back")
+                accepted = len(after.acceptances) > len(before.acceptances)
+                grew = after.sinks[name].evidence >= entry.evidence or accepted
+                self.demand(grew, "I5", f"evidence of {name} went back")
+
+    def _check_claim(self, before: Ledger, after: Ledger, actor: str) -> None:
+        if after.epoch != before.epoch:
+            self.demand(after.claim == "", "I4", "a new epoch is claimed already")
+            return
+        first = self._claims.setdefault(after.epoch, actor)
+        self.demand(first == actor and before.claim == "", "I4", f"{actor} claims an epoch of {first}")
+
+    def _check_recovered(self, before: Ledger, after: Ledger, actor: str) -> None:
+        for authority in Authority:
+            was, now = before.recovered.get(authority, 0), after.recovered.get(authority, 0)
+            changed = now != was or before.closed.get(authority, 0) != after.closed.get(authority, 0)
+            if changed:
+                self._may_speak(before, authority, actor, "recovery")
+            closed = after.closed.get(authority, 0)
+            if closed > before.closed.get(authority, 0):
+                alive = [p.name for p in self._world.running_processes() if p.epoch < closed]
+                self.demand(not alive, "I7", f"recovery of epoch {closed} is closed while {alive} still run")
+
+    def _may_speak(self, ledger: Ledger, authority: Authority, actor: str, what: str) -> None:
+        speaker = self._holders.get(ledger.token) if authority is Authority.TOKEN else self._claims.get(ledger.epoch)
+        self.demand(speaker == actor, "I4", f"{actor} reports {what} under the {authority} of {speaker}")
+
+    def _check_records(self, before: Ledger, after: Ledger, actor: str) -> None:
+        present = {record.number: record for record in after.records}
+        for record in before.records:
+            now = present.pop(record.number, None)
+            if now is None:
+                self._gone(record)
+            elif now is not record:
+                self._changed(before, record, now, actor)
+        for record in present.values():
+            self._decided(before, after, record, actor)
+
+    def _decided(self, before: Ledger, after: Ledger, record: Record, actor: str) -> None:
+        name = f"checkpoint {record.number}"
+        self.demand(record.number == before.decided + 1 == after.decided, "I5", f"{name} after {before.decided}")
+        self.demand(record.number not in self.fates, "I1", f"{name} is decided twice")
+        fresh = record.epoch == before.epoch and actor == self._claims.get(before.epoch)
+        self.demand(fresh, "I4", f"{name} of epoch {record.epoch} by {actor}, in epoch {before.epoch}")
+        pending = [r for r in before.records if r.pending]
+        self.demand(len(pending) < self._world.shape.max_pending, "maxPending", f"{name} beside {len(pending)}")
+        older = [r.number for r in pending if r.epoch < record.epoch]
+        self.demand(not older, "start", f"{name} is decided while {older} of older epochs are pending")
+        self.demand(not any(r.state is CheckpointState.ABORTING for r in pending), "abort", f"{name} during an abort")
+        self.demand(not any(not a.accepted for a in before.aborts), "abort", f"{name} after an abort nobody accepted")
+        for sink in record.parts:
+            ran = self._recovered[sink] >= record.epoch
+            self.demand(ran, "start", f"{name} is decided before recovery of {sink} in epoch {record.epoch}")
+            self.demand(sink in self._world.sinks, "I1", f"{name} has an unknown sink {sink}")
+        self._follows(record)
+        keys = {sink: self._keys(part) for sink, part in record.parts.items()}
+        self.fates[record.number] = Fate(record.number, record.record_id, record.epoch, record.position, keys)
+        for sink in self._world.sinks:
+            self._whole(record, sink, keys.get(sink, frozenset()))
+        states = after.last.states if after.last else {}
+        self._states = {sink: self._bytes(payload) for sink, payload in states.items()}
+
+    def _follows(self, record: Record) -> None:
+        """No row is left out and none is decided twice, but where a person said so."""
+        end, mine = self._rows_end, record.position
+        if end is not None:
+            follows = mine.start.digest == end.end.digest and mine.query_id == end.query_id
+            self.demand(follows, "I3", f"checkpoint {record.number} does not start where the last decision ended")
+            later = mine.batch_id > end.batch_id
+            self.demand(later, "I1", f"checkpoint {record.number} decides batch {mine.batch_id} a second time")
+        self._rows_end = mine
+
+    def _whole(self, record: Record, sink: str, keys: frozenset[StagedKey]) -> None:
+        """What the committables name is there, and it is exactly the batch's rows."""
+        target = self._world.targets[sink]
+        missing = [key for key in keys if key not in target.staged]
+        excused = [key for key in missing if key in self._world.vanished]
+        self.demand(len(missing) == len(excused), "I7", f"decided, but removed before: {missing[:1]} of {sink}")
+        if missing:
+            return
+        unprepared = [key for key in keys if not target.staged[key].prepared]
+        self.demand(not unprepared, "I1", f"decided, but not prepared: {unprepared}")
+        found = sorted(int(row["row"]) for key in keys for row in target.staged[key].rows)
+        wanted = self._world.rows_of(record.position)
+        message = f"checkpoint {record.number} of {sink} holds rows {found}, its batch has {wanted}"
+        self.demand(found == wanted, "I1", message)
+        now, needed = self._world.loop.time(), 2 * self._world.shape.commit_timeout_seconds
+        for key in keys:
+            expires = target.staged[key].expires_at_seconds
+            enough = expires is None or expires - now >= needed - self._world.life_slack_seconds
+            self.demand(enough, "life", f"checkpoint {record.number} of {sink} is decided with too little life left")
+
+    def _keys(self, part: Part) -> frozenset[StagedKey]:
+        items = at_once(load_payload(self._world.store, part.payload)) if self._readable(part.payload) else []
+        return frozenset(StagedKey(**json.loads(written.data)["key"]) for _, written in items)
+
+    def _bytes(self, payload: Payload) -> list[bytes]:
+        return [w.data for _, w in at_once(load_payload(self._world.store, payload))] if self._readable(payload) else []
+
+    def _readable(self, payload: Payload | None) -> bool:
+        there = payload is None or payload.pointer is None or payload.pointer in self._world.store.objects
+        self.demand(there, "I7", f"payload {payload and payload.pointer} is decided and missing")
+        return there
+
+    def _changed(self, before: Ledger, was: Record, now: Record, actor: str) -> None:
+        same = (was.record_id, was.position, was.epoch, set(was.parts)) == (
+            now.record_id, now.position, now.epoch, set(now.parts),
+        )  # fmt: skip
+        self.demand(same, "I3", f"the record of checkpoint {was.number} became another one")
+        fate = self.fates[was.number]
+        self._check_state(before, was, now, fate)
+        for sink, part in now.parts.items():
+            old = was.parts[sink]
+            if old is not part and old.state is not part.state:
+                self._check_part(before, now, sink, old, part, actor)
+
+    def _check_state(self, before: Ledger, was: Record, now: Record, fate: Fate) -> None:
+        if was.state is now.state:
+            return
+        if now.state is CheckpointState.ABORTING:
+            landed = [sink for sink, part in was.parts.items() if part.state in FINAL]
+            self.demand(not landed, "abort", f"checkpoint {now.number} is aborted though committed in {landed}")
+            newer = [r.number for r in before.records if r.number > now.number and r.state is CheckpointState.DECIDED]
+            fate.begun = True
+            self._suffix(before, now.number, newer)
+        if now.state is CheckpointState.DECIDED:
+            fate.begun = False
+        if now.state is CheckpointState.ABORTED:
+            fate.aborted = True
+            visible = [sink for sink in fate.keys if fate.keys[sink] & self._published[sink]]
+            self.demand(not visible, "I3", f"checkpoint {now.number} is aborted though visible in {visible}")
+            self.demand(bool(now.who), "abort", f"nobody is on record for the abort of {now.number}")
+            newer = [r.number for r in before.records if r.number > now.number and r.pending]
+            self.demand(not newer, "abort", f"checkpoint {now.number} is aborted before {newer}")
+
+    def _suffix(self, before: Ledger, number: int, newer: list[int]) -> None:
+        after = self._world.store.ledger
+        assert after is not None
+        left = [n for n in newer if (r := after.record(n)) is not None and r.state is CheckpointState.DECIDED]
+        self.demand(not left, "abort", f"checkpoint {number} is aborted, and not the later {left}")
+
+    def _check_part(self, before: Ledger, now: Record, sink: str, old: Part, part: Part, actor: str) -> None:
+        fate = self.fates[now.number]
+        if part.state is PartState.GIVEN_UP:
+            fate.excused.add(sink)
+            return
+        after = self._world.store.ledger
+        assert after is not None
+        tenure_begins = (after.token, after.epoch) != (before.token, before.epoch)
+        if not (tenure_begins and part.state is PartState.IN_DOUBT):
+            self._may_speak(before, part.authority, actor, f"{sink} of {now.number} {part.state}")
+        if part.state is PartState.COMMITTED and old.state not in FINAL:
+            self._must_be_visible(fate, sink)
+
+    def _must_be_visible(self, fate: Fate, sink: str) -> None:
+        if sink in fate.excused or fate.number in self._holes[sink]:
+            return
+        missing = fate.keys[sink] - self._published[sink]
+        self.demand(not missing, "I3", f"checkpoint {fate.number} of {sink} is called committed, not visible: {missing}")
+
+    def _gone(self, record: Record) -> None:
+        fate = self.fates[record.number]
+        if fate.aborted:
+            return
+        for sink in record.parts:
+            self._must_be_visible(fate, sink)
+
+    # The payload objects.
+
+    def object_removed(self, name: str) -> None:
+        """A payload object was removed."""
+        ledger = self._world.store.ledger
+        if ledger is None:
+            return
+        named = {p.payload.pointer for r in ledger.records if r.state is not CheckpointState.SETTLED
+                 for p in r.parts.values() if p.payload}  # fmt: skip
+        named |= {payload.pointer for payload in ledger.last.states.values()} if ledger.last else set()
+        self.demand(name not in named, "I7", f"payload {name} is removed while the ledger needs it")
+
+    # The targets.
+
+    def recovered(self, sink: str, epoch: int) -> None:
+        """`recover` ran in the target, with what is garbage below `epoch`."""
+        self._recovered[sink] = max(self._recovered[sink], epoch)
+
+    def look(self, sink: str) -> None:
+        """At what happened in a target since the last look."""
+        target = self._world.targets[sink]
+        for landed in target.history[target.seen_history :]:
+            self._landed(sink, landed)
+        target.seen_history = len(target.history)
+        for removal in target.removals[target.seen_removals :]:
+            self._removed(sink, removal)
+        target.seen_removals = len(target.removals)
+
+    def _landed(self, sink: str, landed: Landed) -> None:
+        self._world.note("%s: checkpoint %d becomes visible (%d keys)", sink, landed.checkpoint, len(landed.keys))
+        fate = self.fates.get(landed.checkpoint)
+        if fate is None:
+            self.fail("I2", f"checkpoint {landed.checkpoint} of {sink} is visible and was never decided")
+            return
+        strangers = set(landed.keys) - fate.keys[sink]
+        self.demand(not strangers, "I2", f"{strangers} of {sink} are visible and not in the decision")
+        twice = set(landed.keys) & self._published[sink]
+        self.demand(not twice, "I1", f"{twice} of {sink} became visible twice")
+        self.demand(not fate.aborted, "I3", f"checkpoint {fate.number} of {sink} is visible after its abort")
+        self._published[sink] |= set(landed.keys)
+        self._world.targets[sink].published |= set(landed.keys)
+        before = [n for n in self.fates if n < landed.checkpoint and not self._over(n, sink)]
+        self.demand(not before, "I1", f"checkpoint {landed.checkpoint} of {sink} is visible before {before}")
+        newest = self._newest[sink]
+        self.demand(landed.checkpoint >= newest, "I1", f"{sink}: {landed.checkpoint} is visible after {newest}")
+        self._newest[sink] = landed.checkpoint
+
+    def _over(self, number: int, sink: str) -> bool:
+        """Whether nothing of it is still to come in this sink."""
+        fate = self.fates[number]
+        if fate.aborted or sink in fate.excused or sink not in fate.keys:
+            return True
+        return number not in self._holes[sink] and fate.keys[sink] <= self._published[sink]
+
+    def _removed(self, sink: str, removal: Removal) -> None:
+        key = removal.key
+        if removal.by == "expiry":
+            self._world.vanished.add(key)
+            return
+        published = key in self._published[sink]
+        self.demand(not published, "I7", f"{removal.by} takes {key} of {sink} from the readers")
+        fate = self.fates.get(key.checkpoint)
+        if fate is None or published:
+            return
+        needed = key in fate.keys.get(sink, ()) and not fate.aborted and sink not in fate.excused
+        self.demand(not needed, "I7", f"{removal.by} removes {key} of {sink}, which is decided and not committed")
+
+    def rolled_back(self, sink: str, number: int) -> None:
+        """Someone restored an older target: this checkpoint is no longer in it."""
+        fate = self.fates.get(number)
+        if fate is not None:
+            self._published[sink] -= fate.keys[sink]
+            self._world.targets[sink].published -= fate.keys[sink]
+            self._holes[sink].add(number)
+            self._newest[sink] = max((n for n in self.fates if n < number), default=0)
+
+    def hole_accepted(self, sinks: Iterable[str]) -> None:
+        """A person goes on without what these targets have lost."""
+        for sink in sinks:
+            for number in self._holes[sink]:
+                self.fates[number].excused.add(sink)
+
+    # The driver.
+
+    def assigned(self, assignment: Assignment) -> None:
+        """A staging pass begins; its writers get the states that the last decision left."""
+        found = {sink: [written.data for written in states] for sink, states in assignment.states.items()}
+        ledger = self._world.store.ledger
+        assert ledger is not None
+        if assignment.epoch == ledger.epoch:
+            self.demand(found == self._states or ledger.last is None, "I1", "writer states are not the last decision's")
+
+    def acknowledged(self, query_id: str, batch: int) -> None:
+        """Spark marks a batch as finished."""
+        position = self._world.spark.location.position(batch)
+        known = any(fate.position.same_rows(position) for fate in self.fates.values())
+        self.demand(known, "I3", f"batch {batch} is acknowledged and was never decided")

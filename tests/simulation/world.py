@@ -1,0 +1,361 @@
+"""One simulated world: everything that a seed's run consists of, and the end that it must come to.
+
+`run` is the simulator: draw a job and its faults, let the real shells work while the faults go on, heal, demand that
+all ends well. The result says which invariant was broken first, and how often each fault and transition was hit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sinkruntime.api import Sink, SinkIdentity
+from sinkruntime.coordinator.coordinator import Coordinator
+from sinkruntime.coordinator.wishes import Wishes
+from sinkruntime.ledger import payloads
+from sinkruntime.protocol.ledger import Authority, Ledger, PartState, Position, Record
+from sinkruntime.sinks.memory import MemorySink
+from sinkruntime.sinks.memory.session import INTERCEPTS, TARGETS, Options, Tier
+from sinkruntime.sinks.memory.target import StagedKey
+from tests.simulation.actors import Launcher, drive, operate
+from tests.simulation.chaos import Chaos
+from tests.simulation.faults import Dice, draw_shape
+from tests.simulation.ledger import SimStore, at_once
+from tests.simulation.lease import Lease
+from tests.simulation.loop import ACTOR, NATURE, PROCESS, Process, SimLoop
+from tests.simulation.oracle import Oracle
+from tests.simulation.person import Person
+from tests.simulation.spark import Spark, offsets_at
+from tests.simulation.targets import InPlaceSink, SimIntercept, SimTarget
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: Bounds of a run: virtual seconds with faults, virtual seconds and steps in all.
+FAULTY_SECONDS = 60.0
+HEALED_SECONDS = 900.0
+STEPS_MAX = 40_000
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.dice = Dice(random.Random(self.rng.getrandbits(64)))
+        self.shape = draw_shape(self.rng)
+        self.loop = SimLoop(self.rng)
+        self.trace: list[tuple[Any, ...]] = []
+        self.ledger_id = f"ledger-{seed}"
+        self.vanished: set[StagedKey] = set()
+        self.life_slack_seconds = 70.0
+        self.sinks: dict[str, Sink] = {}
+        self.targets: dict[str, SimTarget] = {}
+        self.intercepts: dict[str, SimIntercept] = {}
+        self.authority: dict[str, Authority] = {}
+        for name, tier, in_driver, in_place in self.shape.sinks:
+            self._add_sink(name, tier, in_driver, in_place)
+        self.driver_sinks = frozenset(n for n, a in self.authority.items() if a is Authority.EPOCH)
+        self.wishes = Wishes()
+        self.oracle = Oracle(self)
+        self.store = SimStore(self, self.shape.through_codec)
+        self.spark = Spark(self)
+        self.lease = Lease(self)
+        self.person = Person(self)
+        self.chaos = Chaos(self)
+        self.tenures: dict[Process, tuple[Coordinator, str]] = {}
+        self.drivers: list[Process] = []
+        self.executors: dict[Process, Process] = {}
+        self.finished = False  # the last driver run came to the end of the source, with nothing pending
+        self.final_run = False
+        self._given_up: dict[Process, asyncio.Future[None]] = {}
+        self._operators = 0
+
+    def _add_sink(self, name: str, tier: str, in_driver: bool, in_place: bool) -> None:
+        kind = InPlaceSink if in_place else MemorySink
+        self.sinks[name] = kind(Options(target=name, tier=Tier(tier)), SinkIdentity(self.ledger_id, name, "ns/job"))
+        self.targets[name] = TARGETS[name] = SimTarget(f"target-{name}", in_place)
+        self.intercepts[name] = INTERCEPTS[name] = SimIntercept(self, name)
+        self.authority[name] = Authority.EPOCH if in_driver else Authority.TOKEN
+
+    # What happens to processes.
+
+    def note(self, text: str, *values: object) -> None:
+        """A line of the trace; it is made into text only if somebody reads it."""
+        self.trace.append((self.loop.time(), ACTOR.get(), text, values))
+
+    def note_change(self, before: Ledger, after: Ledger, actor: str) -> None:
+        """A line of the trace for a change of the ledger."""
+        self.trace.append((self.loop.time(), actor, before, after))
+
+    def context_of(self, process: Process) -> Context:
+        """A context in which code runs as this process."""
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        context.run(ACTOR.set, process.name)
+        return context
+
+    def kill(self, process: Process, why: str) -> None:
+        """End a process; its machine tells nobody at once."""
+        if not process.alive or process is NATURE:
+            return
+        self.note("%s is dead: %s", process, why)
+        self.loop.kill(process)
+        self.lease.died(process)
+        if process.kind == "driver":
+            self.loop.nature(self.dice.seconds(2.0), self._reap, process)
+        elif process.kind == "operator":
+            self.tenures.pop(process, None)
+            self.loop.nature(self.dice.seconds(2.0), self.start_operator)
+
+    def _reap(self, driver: Process) -> None:
+        """The cluster removes the executors of a dead driver, and the launcher sees that it is dead."""
+        self.kill(self.executors[driver], "its driver is dead")
+        self._give_up(driver)
+
+    def pause(self, process: Process) -> None:
+        """A process hangs for a while; whoever waits for it may lose patience first."""
+        if not process.alive or process.paused or process is NATURE:
+            return
+        self.note("%s hangs", process)
+        self.loop.pause(process)
+        self.loop.nature(self.dice.seconds(15.0), self.wake, process)
+        if process.kind == "driver":
+            self.loop.nature(self.dice.seconds(8.0), self._lose_patience, process)
+        elif process.kind == "operator":
+            self.lease.hangs(process)
+
+    def wake(self, process: Process) -> None:
+        """It goes on."""
+        if process.paused:
+            self.note("%s goes on", process)
+            self.loop.wake(process)
+
+    def _lose_patience(self, driver: Process) -> None:
+        if driver.paused:
+            self._give_up(driver)
+
+    def stumble(self) -> None:
+        """Whoever runs now may stop here, for a while or for ever."""
+        dice = self.dice
+        if dice.hit("step.kill"):
+            self.kill(PROCESS.get(), "killed in the middle")
+        elif dice.hit("step.pause"):
+            self.pause(PROCESS.get())
+
+    def expire(self, sink: str) -> None:
+        """The target drops what has outlived its time."""
+        self.targets[sink].expire(self.loop.time())
+        self.oracle.look(sink)
+
+    # Drivers.
+
+    def start_driver(self, epoch: int, suffix: str) -> Process:
+        """Start a driver process and its executors."""
+        process = Process(f"driver-{epoch}{suffix}", "driver", epoch)
+        executor = Process(f"executors-{epoch}{suffix}", "executors", epoch)
+        self._set_clock(process)
+        self.loop.processes.append(executor)
+        self.executors[process] = executor
+        self.drivers.append(process)
+        self._given_up[process] = self.loop.create_future()
+        self.note("%s starts", process)
+        self.finished = False
+        self.loop.start(process, drive(self, process, executor))
+        return process
+
+    def _set_clock(self, process: Process) -> None:
+        if self.dice.hit_event("clock.skew"):
+            process.skew_seconds = self.rng.uniform(-3600, 3600)
+            process.drift = self.rng.uniform(0.9, 1.1)
+
+    async def until_given_up(self, process: Process) -> None:
+        """Until the launcher believes that this driver is gone."""
+        await self._given_up[process]
+
+    def _give_up(self, process: Process) -> None:
+        if not self._given_up[process].done():
+            self._given_up[process].set_result(None)
+
+    def started(self, process: Process) -> None:
+        """A driver passed its start check."""
+        self.note("%s passed the start check", process)
+        self.person.content()
+
+    def driver_ended(self, process: Process, error: BaseException | None) -> None:
+        """A driver's main has returned or raised."""
+        self.note("%s ends: %s", process, error or "done")
+        if error is not None:
+            self.person.hear(error)
+
+    def stop_drivers(self) -> None:
+        """A new manifest: the running driver is ended, and the next one starts with what it says."""
+        for driver in self.drivers:
+            self.kill(driver, "a new manifest")
+
+    def drained(self, ledger: Ledger) -> None:
+        """A driver came to the end of the source and waited for the commits."""
+        self.finished = not ledger.pending
+
+    def running_processes(self) -> Iterator[Process]:
+        """Driver and executor processes that may still do something."""
+        for driver in self.drivers:
+            if driver.alive:
+                yield driver
+            if self.executors[driver].alive:
+                yield self.executors[driver]
+
+    def older_gone(self, epoch: int) -> bool:
+        """Whether all processes of epochs below this one are confirmed gone."""
+        return all(process.epoch >= epoch for process in self.running_processes())
+
+    def job_done(self) -> bool:
+        """Whether there is no driver to start: all is done, or a person has to speak first."""
+        if self.final_run:
+            return self.finished
+        return self.finished or self.person.blocked()
+
+    # Operators.
+
+    def start_operator(self) -> None:
+        """Start an operator process."""
+        self._operators += 1
+        process = Process(f"operator-{self._operators}", "operator")
+        self._set_clock(process)
+        self.loop.start(process, operate(self, process))
+
+    # Rows.
+
+    def row_range(self, position: Position) -> range:
+        """The rows of a batch."""
+        first, beyond = self.spark.location.planned[position.batch_id]
+        return range(first, beyond)
+
+    def rows_of(self, position: Position) -> list[int]:
+        """The rows between two offsets, by the offsets alone."""
+        return list(range(self._row_at[position.start.digest], self._row_at[position.end.digest]))
+
+    def restore_one_batch_back(self) -> None:
+        """Someone restores the checkpoint location from a backup that lacks the last batch."""
+        self.spark.backup = self.spark.backup or self.spark.location
+        self.spark.location = self.spark.location.one_batch_back()
+        self.note("the checkpoint location is restored one batch back")
+        self.person.expects("TargetAheadOfSource", "LedgerBehindSource")
+
+    # The run.
+
+    def begin(self) -> None:
+        """Everything starts."""
+        payloads.INLINE_BYTES_MAX = self.shape.inline_bytes_max
+        at_once(self.store.create(Ledger(self.ledger_id, "ns/job")))
+        self.spark.rows_total = self.shape.batches * 3
+        self._row_at = {offsets_at(row).digest: row for row in range(self.spark.rows_total + 1)}
+        for _ in range(self.shape.operators):
+            self.start_operator()
+        launcher = Process("launcher", "launcher")
+        self.loop.start(launcher, Launcher(self, launcher).run())
+        self.loop.start(NATURE, self.chaos.run(), "chaos")
+        self.loop.start(NATURE, self.person.run(), "person")
+
+    def broken(self) -> bool:
+        """Whether the run must end here."""
+        return self.oracle.violation is not None or self.loop.failed is not None
+
+    def settled(self) -> bool:
+        """Whether the job has come to its end, and nothing is under way any more."""
+        if self.broken():
+            return True
+        if not self.job_done() or any(True for _ in self.running_processes()):
+            return False
+        ledger = self.store.ledger
+        assert ledger is not None
+        if ledger.closed.get(Authority.TOKEN, 0) < ledger.epoch:
+            return False
+        return not ledger.records or (self.person.stubborn() and all(_waits(record) for record in ledger.records))
+
+
+def _waits(record: Record) -> bool:
+    """Whether a record can only go on when somebody speaks, or a driver runs again."""
+    ours = [part for part in record.parts.values() if part.authority is Authority.EPOCH]
+    return record.pending or any(part.state is not PartState.CLEANED for part in ours)
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one seed."""
+
+    seed: int
+    violation: str | None
+    steps: int
+    seconds: float
+    hits: dict[str, int]
+    world: World = field(repr=False)
+
+
+def run(seed: int) -> Result:
+    """Run one seed to its end."""
+    world = World(seed)
+    try:
+        world.begin()
+        loop = world.loop
+        limit = FAULTY_SECONDS * world.dice.rng.random()
+        loop.run(lambda: world.broken() or world.finished or loop.time() > limit, STEPS_MAX)
+        world.note("the faults stop")
+        world.dice.healed = True
+        _finish(world)
+    finally:
+        world.loop.close()
+        TARGETS.clear()
+        INTERCEPTS.clear()
+    return Result(seed, _verdict(world), world.loop.steps, world.loop.time(), dict(world.dice.hits), world)
+
+
+def _finish(world: World) -> None:
+    """Demand progress, then a clean end; a job with sinks in the driver needs one more driver for that."""
+    _until_settled(world)
+    if world.broken():
+        return
+    _no_garbage(world, Authority.TOKEN)
+    ledger = world.store.ledger
+    if world.driver_sinks and not world.broken() and ledger is not None and not ledger.records:
+        world.final_run, world.finished = True, False
+        _until_settled(world)
+        if not world.broken():
+            _no_garbage(world, Authority.EPOCH)
+
+
+def _until_settled(world: World) -> None:
+    limit = world.loop.time() + HEALED_SECONDS
+    loop = world.loop
+    loop.run(lambda: world.settled() or loop.time() > limit, loop.steps + STEPS_MAX)
+    if not world.settled():
+        world.oracle.fail("I6", f"no end within {HEALED_SECONDS:.0f} s and {STEPS_MAX} steps after the faults stopped")
+
+
+def _no_garbage(world: World, authority: Authority) -> None:
+    ledger, oracle = world.store.ledger, world.oracle
+    assert ledger is not None
+    for record in ledger.pending:
+        held = [part for part in record.parts.values() if part.state is PartState.HELD]
+        oracle.demand(all(part.reason for part in held), "I6", f"checkpoint {record.number} is held without a reason")
+    kept = {key for record in ledger.records for keys in oracle.fates[record.number].keys.values() for key in keys}
+    for name, target in world.targets.items():
+        if world.authority[name] is authority:
+            left = [key for key in target.staged if key.epoch < ledger.epoch and key not in kept]
+            oracle.demand(not left, "I7", f"still staged in {name} at the end: {left[:2]}")
+    named = {part.payload.pointer for record in ledger.records for part in record.parts.values() if part.payload}
+    named |= {pointer for record in ledger.records for pointer in record.superseded}
+    named |= {payload.pointer for payload in ledger.last.states.values()} if ledger.last else set()
+    orphans = [name for name in world.store.objects if name not in named and not name.startswith(f"{ledger.epoch}-")]
+    oracle.demand(not orphans, "I7", f"payload objects are left: {orphans}")
+
+
+def _verdict(world: World) -> str | None:
+    if world.loop.failed is not None and world.oracle.violation is None:
+        error = world.loop.failed
+        return f"a process ended with an error that is not ours: {type(error).__name__}: {error}"
+    return world.oracle.violation
