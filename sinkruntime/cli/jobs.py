@@ -1,0 +1,84 @@
+"""Finds the job that a command is about: JOB is a manifest's file, or a name on a cluster.
+
+Every command that takes a JOB calls `opened`. It works in the manifest's folder, because relative paths in a manifest
+(also those of sinks) begin there, and puts that folder on the import path, because the job's own code is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from sinkruntime.errors import ConfigurationError, ManifestError, Problem, TargetError
+from sinkruntime.local.workspace import Workspace
+from sinkruntime.spec.bind import BoundJob, load_job
+from sinkruntime.spec.load import draft_manifest
+
+job_argument = click.argument("job", metavar="JOB")
+namespace_option = click.option(
+    "-n", "--namespace", metavar="NAMESPACE", help="Look for JOB by its name in this namespace of the cluster."
+)
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@contextlib.contextmanager
+def opened(job: str, namespace: str | None = None) -> Iterator[Workspace]:
+    """The job's workspace, with its manifest's folder as the current one; raises `ManifestError` with all problems.
+
+    Errors that name a field of the manifest get its file and line on their way out.
+    """
+    path = manifest_path(job, namespace)
+    if not path.parent.is_dir():
+        raise _unreadable(job, f"there is no folder {path.parent}")
+    with contextlib.chdir(path.parent):
+        bound = _load(path.name, job)
+        workspace = Workspace(bound)
+        try:
+            yield workspace
+        except (ConfigurationError, TargetError) as error:
+            if error.path.startswith("spec"):
+                line = bound.manifest.lines.of(error.path)
+                error.path = f"{job}:{line}: {error.path}" if line else f"{job}: {error.path}"
+            raise
+
+
+def manifest_path(job: str, namespace: str | None) -> Path:
+    """The manifest's file; raises `ConfigurationError` for the name of a job on a cluster."""
+    path = Path(job)
+    if namespace is None and (path.suffix in _SUFFIXES or path.is_file()):
+        return path
+    if namespace is None and "/" in job:
+        raise _unreadable(job, "there is no such file")
+    where = f"{namespace}/{job}" if namespace else job
+    raise ConfigurationError(
+        "NoCluster",
+        f"`{where}` is the name of a job on a cluster, and this release looks at no cluster",
+        advice="give the manifest's file instead, such as job.yaml; names come with the operator",
+    )
+
+
+def _load(name: str, given: str) -> BoundJob:
+    try:
+        _import_path(name)
+        bound = load_job(name)
+    except ManifestError as error:
+        raise ManifestError(error.problems, given) from error
+    return replace(bound, manifest=replace(bound.manifest, base=Path.cwd()))
+
+
+def _import_path(name: str) -> None:
+    """Let sinks of the job's own be found as they are in a run: the manifest's folder, then `deps.pyFiles`."""
+    manifest = draft_manifest(name).manifest
+    files = [Path(entry) for entry in manifest.job.spec.deps.py_files] if manifest else []
+    folders = [Path(), *(file.parent if file.suffix == ".py" else file for file in files)]
+    sys.path += [str(folder.absolute()) for folder in folders if str(folder.absolute()) not in sys.path]
+
+
+def _unreadable(job: str, what: str) -> ManifestError:
+    return ManifestError([Problem("", None, f"cannot be read: {what}")], job)
