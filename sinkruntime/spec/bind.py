@@ -18,6 +18,7 @@ from sinkruntime.spec.options_from import Places, Secrets, local_places, read_op
 from sinkruntime.spec.paths import FieldPath, path_text
 from sinkruntime.spec.sink_options import load_sink_class, parse_options
 from sinkruntime.spec.source import OptionsFrom
+from sinkruntime.spec.surroundings import missing
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,23 +40,28 @@ class BoundJob:
     checkpoint_secrets: Secrets
 
 
-def load_job(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> BoundJob:
+def load_job(
+    path: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, to_run: bool = False
+) -> BoundJob:
     """Read a manifest without a cluster, with all that it names; ManifestError with everything that is wrong.
 
-    `environ` is this process's environment by default.
+    `environ` is this process's environment by default. `to_run` also looks for the source's files and the transforms'
+    code, which a job that is only looked at does not need.
     """
     draft = draft_manifest(path)
-    if draft.manifest is None:
-        raise ManifestError(draft.problems, draft.source)
-    try:
-        job = bind(draft.manifest, local_places(draft.manifest.base, environ))
-    except ManifestError as error:
-        known = {problem.path for problem in draft.problems}
-        further = [problem for problem in error.problems if problem.path not in known]
-        problems = sorted((*draft.problems, *further), key=lambda problem: problem.line or 0)
-        raise ManifestError(problems, draft.source) from error
-    if draft.problems:
-        raise ManifestError(draft.problems, draft.source)
+    further: list[Problem] = []
+    job = None
+    if draft.manifest is not None:
+        try:
+            job = bind(draft.manifest, local_places(draft.manifest.base, environ))
+        except ManifestError as error:
+            further += error.problems
+        if to_run:
+            further += missing(draft.manifest)
+    known = {problem.path for problem in draft.problems}
+    problems = [*draft.problems, *(problem for problem in further if problem.path not in known)]
+    if problems or job is None:
+        raise ManifestError(sorted(problems, key=lambda problem: problem.line or 0), draft.source)
     return job
 
 

@@ -84,6 +84,15 @@ def test_what_is_wrong_within_and_outside_the_manifest_comes_at_once(job: Path) 
     ]
 
 
+def test_files_that_only_a_run_needs_are_looked_for_only_then(job: Path) -> None:
+    change(job, "spec:", "spec:\n  deps: {jars: [none.jar]}\n  onFailure: Warn")
+    with pytest.raises(ManifestError) as refused:
+        load_job(job, ENVIRON, to_run=True)
+    assert [problem.path for problem in refused.value.problems] == ["spec.deps.jars[0]", "spec.onFailure"]
+    change(job, "\n  onFailure: Warn", "")
+    assert load_job(job, ENVIRON).manifest.job.spec.deps.jars == ("none.jar",)
+
+
 def test_wrong_options_have_the_line_of_the_option(job: Path) -> None:
     change(job, "options: {table: flights}", "options:\n      maxRows: 0\n      tabel: flights")
     assert refusal(job) == [
