@@ -77,6 +77,7 @@ class Services:
     revision: str  # the present one
     driver_sinks: frozenset[str]  # sinks whose commits run in the driver: under the epoch
     older_gone: Callable[[int], bool]  # are the processes of all epochs below this one confirmed gone?
+    warn_sinks: frozenset[str] = frozenset()  # `onFailure: Warn`: what they refuse is told, and not held
     wishes: Wishes = field(default_factory=Wishes)
     observe: Callable[[Ledger], None] = field(default=lambda ledger: None)
 
@@ -247,11 +248,15 @@ class Coordinator:
         if effect.action in REMOVALS:
             return None
         if outcome.kind is OutcomeKind.PROGRESS:
-            if self._settings.attempts_max and failures >= self._settings.attempts_max:
-                said = f"after {failures} attempts: {outcome.message}"
-                return replace(outcome, kind=OutcomeKind.REFUSED, reason="RetriesExhausted", message=said)
-            news = outcome.payload is not None or outcome.done != work.part.done
-            return outcome if news else None
+            if not self._settings.attempts_max or failures < self._settings.attempts_max:
+                news = outcome.payload is not None or outcome.done != work.part.done
+                return outcome if news else None
+            said = f"after {failures} attempts: {outcome.message}"
+            outcome = replace(outcome, kind=OutcomeKind.REFUSED, reason="RetriesExhausted", message=said)
+        if outcome.kind is OutcomeKind.REFUSED and committing and effect.sink in self._services.warn_sinks:
+            log.warning("checkpoint %d goes on without sink %s (onFailure: Warn)", effect.number, effect.sink)
+            metrics.add("commits_skipped", effect.sink)
+            return replace(outcome, kind=OutcomeKind.COMMITTED, evidence=False)
         return outcome
 
     async def _recover(self, ledger: Ledger) -> None:

@@ -240,6 +240,7 @@ class _LocalRun:
             revision=self.workspace.revision,
             driver_sinks=in_driver,
             older_gone=partial(older_gone, ledger_id),
+            warn_sinks=frozenset(sink.name for sink in self.spec.sinks if sink.on_failure == "Warn"),
             wishes=Wishes(recovery.nonce, frozenset(recovery.accept), retry_held=True, who="sinkjob run"),
             observe=self.display.ledger,
         )
