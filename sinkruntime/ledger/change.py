@@ -24,7 +24,10 @@ LAST_WAIT_SECONDS = 5.0
 
 async def read(store: LedgerStore, environment: Environment, give_up_seconds: float) -> Stored:
     """The present ledger, waited for while the store is unreachable; raises `InDoubt` when the time is over."""
-    deadline = environment.clock.monotonic() + give_up_seconds
+    return await _read(store, environment, give_up_seconds, environment.clock.monotonic() + give_up_seconds)
+
+
+async def _read(store: LedgerStore, environment: Environment, give_up_seconds: float, deadline: float) -> Stored:
     wait = FIRST_WAIT_SECONDS
     while True:
         try:
@@ -53,8 +56,7 @@ async def change(
     """
     deadline = environment.clock.monotonic() + give_up_seconds
     while True:
-        left = deadline - environment.clock.monotonic()
-        stored = await read(store, environment, max(left, 0.0))
+        stored = await _read(store, environment, give_up_seconds, deadline)
         event = make_event(stored.ledger)
         if event is None:
             return stored

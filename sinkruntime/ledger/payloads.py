@@ -48,8 +48,12 @@ def unpack(data: bytes) -> list[Item]:
         raise LedgerCorrupt("a payload is of an unknown format")
     items, at = [], len(_MAGIC)
     while at < len(raw):
+        if at + _HEAD.size > len(raw):
+            raise LedgerCorrupt("a payload is cut short")
         *lineage, version, length = _HEAD.unpack_from(raw, at)
         at += _HEAD.size
+        if at + length > len(raw):
+            raise LedgerCorrupt("a payload is cut short")
         items.append((Lineage(*lineage), Written(version, raw[at : at + length])))
         at += length
     return items
