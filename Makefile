@@ -23,7 +23,7 @@ SEEDS ?= 1000
 FROM ?= 0
 SUITE ?= runtime
 SINK ?= file
-KILLS ?= 10
+KILLS ?= 60
 SEED ?= 1
 
 .PHONY: help
@@ -85,7 +85,7 @@ crds: setup ## write the CRDs from the models
 	@$(BIN)/python -m sinkruntime.spec.crd
 
 .PHONY: kill-matrix
-kill-matrix: setup ## kill processes at every step, then count rows: make kill-matrix SINK=file KILLS=10 SEED=1
+kill-matrix: setup ## kill processes at every step, then count rows: make kill-matrix SINK=file KILLS=60 SEED=1
 	@$(BIN)/python -m tests.killmatrix --sink $(SINK) --kills $(KILLS) --seed $(SEED)
 
 .PHONY: docs

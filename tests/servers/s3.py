@@ -1,9 +1,11 @@
 """A real S3 server (versitygw over a folder) for tests.
 
 Loaded as a pytest plugin by `tests/conftest.py`. One server for the session: tests take buckets of their own.
+What runs without pytest, as the kill matrix does, calls `serve`.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,14 +66,10 @@ class S3Server:
         return name
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Starts the server. Skips where it is missing, which is a failure in CI."""
-    try:
-        program = locate(VERSITYGW)
-    except ProgramMissingError as error:
-        pytest.skip(f"missing server: {error}")
-    folder = tmp_path_factory.mktemp("s3")
+@contextmanager
+def serve(folder: Path) -> Iterator[S3Server]:
+    """Runs a server with its data below `folder`. Raises ProgramMissingError."""
+    program = locate(VERSITYGW)
     data, metadata = folder / "data", folder / "metadata"
     data.mkdir()
     metadata.mkdir()
@@ -83,3 +81,14 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     with running(command, folder / "log", keys) as port:
         yield S3Server(f"http://127.0.0.1:{port}", ACCESS_KEY, SECRET_KEY, "us-east-1", data)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Starts the server. Skips where it is missing, which is a failure in CI."""
+    try:
+        locate(VERSITYGW)
+    except ProgramMissingError as error:
+        pytest.skip(f"missing server: {error}")
+    with serve(tmp_path_factory.mktemp("s3")) as server:
+        yield server

@@ -1,6 +1,7 @@
 """A real toxiproxy for tests: connections that are cut, slow, or lose their answers.
 
 Loaded as a pytest plugin by `tests/conftest.py`. One server for the session: each test makes proxies of its own.
+What runs without pytest, as the kill matrix does, calls `serve`.
 """
 
 import json
@@ -9,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -83,16 +85,24 @@ def _call(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str
     return answer
 
 
-@pytest.fixture(scope="session")
-def toxiproxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toxiproxy]:
-    """Starts the server. Skips where it is missing, which is a failure in CI."""
-    try:
-        program = locate(TOXIPROXY)
-    except ProgramMissingError as error:
-        pytest.skip(f"missing server: {error}")
+@contextmanager
+def serve(folder: Path) -> Iterator[Toxiproxy]:
+    """Runs a server; its log goes into `folder`. Raises ProgramMissingError."""
+    program = locate(TOXIPROXY)
 
     def command(port: int) -> list[str]:
         return [str(program), "-host", "127.0.0.1", "-port", str(port)]
 
-    with running(command, tmp_path_factory.mktemp("toxiproxy") / "log", {}) as port:
+    with running(command, folder / "log", {}) as port:
         yield Toxiproxy(f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture(scope="session")
+def toxiproxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toxiproxy]:
+    """Starts the server. Skips where it is missing, which is a failure in CI."""
+    try:
+        locate(TOXIPROXY)
+    except ProgramMissingError as error:
+        pytest.skip(f"missing server: {error}")
+    with serve(tmp_path_factory.mktemp("toxiproxy")) as server:
+        yield server

@@ -1,0 +1,60 @@
+"""What the kill matrix asks of a kind of sink; one module here per kind, named as `--sink` has it, with a `BENCH`.
+
+A bench writes the sinks' part of the manifest, starts the servers that they need, and reads the targets back without
+any code of the product. Later sinks join by adding a module.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.killmatrix.rows import Rows
+
+
+class Bench(ABC):
+    """Targets of one kind, below `folder` where they are files. A context manager: servers run inside."""
+
+    #: Whether runs may end by themselves because of what `disturb` did; they are then started again.
+    disturbs = False
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.folder = folder
+        self.chance = chance
+        self.stack = ExitStack()
+
+    def __enter__(self) -> Bench:
+        self.prepare()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+    def prepare(self) -> None:  # noqa: B027  (most benches have nothing to do)
+        """Start servers (on `stack`), make what the targets need."""
+
+    @abstractmethod
+    def sinks(self) -> list[dict[str, Any]]:
+        """`spec.sinks`: two, each of which takes every row with all its columns."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What a run needs in its environment."""
+        return {}
+
+    @abstractmethod
+    def read(self, sink: str) -> Rows:
+        """All rows that a reader of the target sees now. Raises AssertionError where what was visible is gone."""
+
+    @abstractmethod
+    def leftovers(self, ledger_id: str) -> Iterable[str]:
+        """What is staged and was never committed or removed, and temporary files; asked after the last run."""
+
+    def disturb(self) -> None:  # noqa: B027  (most benches have nothing to do)
+        """Called often while a job runs: cut or mend connections by chance."""
+
+    def calm(self) -> None:  # noqa: B027  (most benches have nothing to do)
+        """End every disturbance."""
