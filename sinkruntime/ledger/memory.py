@@ -20,7 +20,7 @@ class MemoryLedgerStore:
         self.text: str | None = None
         self.version = 0
         self.objects: dict[ObjectName, bytes] = {}
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in order, so that a simulation repeats itself
 
     async def load(self) -> Stored | None:
         """See `LedgerStore`."""
@@ -52,11 +52,11 @@ class MemoryLedgerStore:
         if version != str(self.version):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await asyncio.wait([waiter], timeout=timeout_seconds)
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     async def put_object(self, name: ObjectName, data: bytes) -> None:
         """See `LedgerStore`."""
