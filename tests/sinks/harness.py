@@ -33,6 +33,8 @@ SCHEMA = pa.schema(_FIELDS)
 LEDGER = "5a0f2d1e-7c57-4b8e-9d3f-0c5a1e6b7d42"
 OTHER_LEDGER = "e1d7c3b2-1f0a-4c6d-8b9e-2a4f6c8e0d13"
 
+BATCH_ROWS = 1_000
+
 #: One row: id, name.
 Row = tuple[int, str | None]
 _orders = count(1)
@@ -118,8 +120,8 @@ def stage(sink: Sink, checkpoint: int, *tasks: Sequence[Row], epoch: int = 1, at
         writer = open_writer(
             sink, checkpoint, epoch=epoch, subtask=subtask, subtasks=len(tasks), attempt=attempt
         )  # fmt: skip
-        if rows:
-            writer.write(batch_of(rows))
+        for start in range(0, len(rows), BATCH_ROWS):
+            writer.write(batch_of(rows[start : start + BATCH_ROWS]))
         items.append((lineage, finish(sink, writer, checkpoint)))
     return Staged(checkpoint, epoch, tuple(items))
 

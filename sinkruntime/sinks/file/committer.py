@@ -50,12 +50,12 @@ class FileCommitter(_Committer, SinkCommitter):
     """Publishes the files of each committable; files, not committables, are atomic."""
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        marker = self._marker()
-        published: list[Item] = []
-        for request in requests:
-            if not answer_by_evidence(request, marker):
-                published += self._publish(request)
-        self._storage.settle(published)
+        with answering(*requests):  # nothing is sent before the evidence is known
+            marker = self._marker()
+            self._storage.settle([item for request in requests for item in self._commit(request, marker)])
+
+    def _commit(self, request: CommitRequest, marker: Marker) -> list[Item]:
+        return [] if answer_by_evidence(request, marker) else self._publish(request)
 
     def _publish(self, request: CommitRequest) -> list[Item]:
         """Publish what is staged; answer; the items that are visible now."""
@@ -85,12 +85,15 @@ class FileCommitter(_Committer, SinkCommitter):
             request.reply(Answer.ALREADY_COMMITTED)
             return
         items = request.committable["files"]
-        if not all(self._storage.fence(item, request.order, request.may_have_landed) for item in items):
-            request.reply(Answer.UNKNOWN, "CannotFence", "a late commit of an object cannot be turned down")
-            return
+        fenced = [self._storage.fence(item, request.order, request.may_have_landed) for item in items]
         # Looked at after the fence: a commit that came before it is seen, one that comes after it fails.
-        landed = any(self._storage.standing(item, request.order) is Standing.LANDED for item in items)
-        request.reply(Answer.ALREADY_COMMITTED if landed else Answer.FENCED)
+        if any(self._storage.standing(item, request.order) is Standing.LANDED for item in items):
+            request.reply(Answer.ALREADY_COMMITTED)
+        elif all(fenced):
+            request.reply(Answer.FENCED)
+        else:
+            message = "S3 cannot turn down a completion that may be under way"
+            request.reply(Answer.UNKNOWN, "CannotFence", message)
 
     def abort(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
@@ -155,16 +158,21 @@ class FileAggregatedCommitter(_Committer, SinkAggregatedCommitter):
 
 
 @contextmanager
-def answering(request: CommitRequest) -> Iterator[None]:
-    """What goes wrong inside becomes the request's answer."""
+def answering(*requests: CommitRequest) -> Iterator[None]:
+    """What goes wrong inside becomes the requests' answer."""
+    answer = Answer.RETRY_LATER
     try:
         yield
     except AnswerLost as error:
-        request.reply(Answer.UNKNOWN, "AnswerLost", str(error))
+        answer, reason, message = Answer.UNKNOWN, "AnswerLost", str(error)
     except TargetError as error:
-        request.reply(Answer.REFUSED, error.reason, error.message)
-    except (OSError, TimeoutError) as error:
-        request.reply(Answer.RETRY_LATER, type(error).__name__, str(error))
+        answer, reason, message = Answer.REFUSED, error.reason, error.message
+    except OSError as error:
+        reason, message = type(error).__name__, str(error)
+    else:
+        return
+    for request in requests:
+        request.reply(answer, reason, message)
 
 
 def answer_by_evidence(request: CommitRequest, marker: Marker) -> bool:

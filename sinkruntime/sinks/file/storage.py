@@ -51,6 +51,11 @@ class Output(ABC):
     size_bytes: int = 0
 
     @property
+    def buffered_bytes(self) -> int:
+        """What of it is held in memory."""
+        return 0
+
+    @property
     @abstractmethod
     def stream(self) -> io.IOBase:
         """Where the format's bytes go."""
@@ -84,10 +89,6 @@ class Storage(ABC):
     @abstractmethod
     def prepared(self) -> None:
         """After the last `finish` of a writer: make what is staged survive a power cut."""
-
-    def remaining_life_seconds(self) -> float | None:
-        """How long staged files live; None: for ever."""
-        return None
 
     # --- the committers' side
 

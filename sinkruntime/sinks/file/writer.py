@@ -69,6 +69,7 @@ class FileWriter(SinkWriter):
         self._outputs: list[Output] = []
         self._sequence = 0
         self._is_open = False
+        self._began_seconds: float | None = None  # when the oldest file was begun
 
     def open(self) -> None:
         self._storage.open()
@@ -94,7 +95,10 @@ class FileWriter(SinkWriter):
         return {"files": self._items}
 
     def remaining_life_seconds(self) -> float | None:
-        return self._storage.remaining_life_seconds()
+        lifetime = None if self._options.is_local else self._options.storage.upload_lifetime
+        if lifetime is None or self._began_seconds is None:
+            return None
+        return lifetime.seconds - (self._context.clock.monotonic() - self._began_seconds)
 
     def abort_prepare(self) -> None:
         for output in self._outputs:
@@ -133,6 +137,8 @@ class FileWriter(SinkWriter):
         if file is None:
             if len(self._open) >= self._options.max_open_files:
                 self._finish(next(iter(self._open)))
+            if self._began_seconds is None:
+                self._began_seconds = self._context.clock.monotonic()
             output = self._storage.create(directory, self._next_name())
             self._outputs.append(output)
             file = self._open[directory] = OpenFile(output, self._schema, self._options)
@@ -153,9 +159,16 @@ class FileWriter(SinkWriter):
         self._context.count("bytes", item["size"])
 
     def _bound_buffers(self) -> None:
-        """Encode the largest buffers until all together are small enough."""
-        while sum(file.buffered_bytes for file in self._open.values()) > BUFFERED_BYTES_MAX:
-            max(self._open.values(), key=lambda file: file.buffered_bytes).encode()
+        """Encode the largest buffers until all together are small enough; where that does not help, close files."""
+        while self._buffered_bytes() > BUFFERED_BYTES_MAX:
+            largest = max(self._open.values(), key=lambda file: file.buffered_bytes)
+            if largest.buffered_bytes:
+                largest.encode()
+            else:
+                self._finish(next(iter(self._open)))
+
+    def _buffered_bytes(self) -> int:
+        return sum(file.buffered_bytes + file.output.buffered_bytes for file in self._open.values())
 
 
 def file_schema(schema: pa.Schema, options: Options) -> pa.Schema:
