@@ -194,7 +194,7 @@ def test_a_place_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = FileLedgerStore(tmp_path / "file" / "job")
     for call in (store.load, lambda: store.create(NEW), lambda: store.put_object("1-aa", b""), store.list_objects):
-        with pytest.raises(LedgerUnavailable, match="Not a directory|File exists"):
+        with pytest.raises(LedgerUnavailable, match=r"Not a directory|File exists"):
             asyncio.run(call())
     with pytest.raises(LedgerUnavailable):
         asyncio.run(store.remove_object("1-aa"))
