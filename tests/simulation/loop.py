@@ -223,7 +223,6 @@ class SimLoop:
         """End what is left, silently: nothing that these coroutines still do reaches anybody."""
         for process in self.processes:
             self.kill(process)
-        NATURE.alive = True
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -232,6 +231,7 @@ class SimLoop:
                 task.exception()
         self._tasks.clear()
         self._timers.clear()
+        NATURE.alive = True  # for the next world
 
 
 def _end(coroutine: Coroutine[Any, Any, Any]) -> None:

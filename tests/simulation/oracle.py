@@ -54,6 +54,7 @@ class Oracle:
         self._claims: dict[int, str] = {}
         self._holders: dict[int, str] = {}
         self._rows_end: Position | None = None
+        self.dropped: set[str | None] = set()  # payload objects that only the next epoch's recovery will find
 
     def fail(self, invariant: str, message: str) -> None:
         """Remember the first violation; the loop stops after this step."""
@@ -83,6 +84,7 @@ class Oracle:
         rebased = len(after.acceptances) > len(before.acceptances)
         if rebased and after.last is None:
             self._rows_end = None
+            self.dropped |= {p.pointer for p in before.last.states.values()} if before.last else set()
         if after.records is not before.records:
             self._check_records(before, after, actor)
 

@@ -71,7 +71,6 @@ class World:
         self.drivers: list[Process] = []
         self.executors: dict[Process, Process] = {}
         self.finished = False  # the last driver run came to the end of the source, with nothing pending
-        self.final_run = False
         self._given_up: dict[Process, asyncio.Future[None]] = {}
         self._operators = 0
 
@@ -101,7 +100,7 @@ class World:
 
     def kill(self, process: Process, why: str) -> None:
         """End a process; its machine tells nobody at once."""
-        if not process.alive or process is NATURE:
+        if not process.alive or process.kind in ("nature", "launcher"):
             return
         self.note("%s is dead: %s", process, why)
         self.loop.kill(process)
@@ -119,7 +118,7 @@ class World:
 
     def pause(self, process: Process) -> None:
         """A process hangs for a while; whoever waits for it may lose patience first."""
-        if not process.alive or process.paused or process is NATURE:
+        if not process.alive or process.paused or process.kind in ("nature", "launcher"):
             return
         self.note("%s hangs", process)
         self.loop.pause(process)
@@ -215,8 +214,6 @@ class World:
 
     def job_done(self) -> bool:
         """Whether there is no driver to start: all is done, or a person has to speak first."""
-        if self.final_run:
-            return self.finished
         return self.finished or self.person.blocked()
 
     # Operators.
@@ -269,7 +266,8 @@ class World:
         """Whether the job has come to its end, and nothing is under way any more."""
         if self.broken():
             return True
-        if not self.job_done() or any(True for _ in self.running_processes()):
+        over = self.finished or (self.person.blocked() and self.person.stubborn())
+        if not over or any(True for _ in self.running_processes()):
             return False
         ledger = self.store.ledger
         assert ledger is not None
@@ -322,7 +320,7 @@ def _finish(world: World) -> None:
     _no_garbage(world, Authority.TOKEN)
     ledger = world.store.ledger
     if world.driver_sinks and not world.broken() and ledger is not None and not ledger.records:
-        world.final_run, world.finished = True, False
+        world.finished = False
         _until_settled(world)
         if not world.broken():
             _no_garbage(world, Authority.EPOCH)
@@ -350,6 +348,7 @@ def _no_garbage(world: World, authority: Authority) -> None:
     named = {part.payload.pointer for record in ledger.records for part in record.parts.values() if part.payload}
     named |= {pointer for record in ledger.records for pointer in record.superseded}
     named |= {payload.pointer for payload in ledger.last.states.values()} if ledger.last else set()
+    named |= oracle.dropped
     orphans = [name for name in world.store.objects if name not in named and not name.startswith(f"{ledger.epoch}-")]
     oracle.demand(not orphans, "I7", f"payload objects are left: {orphans}")
 
