@@ -16,6 +16,7 @@ from sinkruntime.api import Sink
 from sinkruntime.errors import ManifestError, Problem
 from sinkruntime.spec.options_from import Secrets
 from sinkruntime.spec.paths import FieldPath, path_text, suggestion
+from sinkruntime.spec.plaintext import holds_secret
 from sinkruntime.spec.translate import findings
 
 ENTRY_POINT_GROUP = "sinkjob.sinks"
@@ -73,12 +74,17 @@ def parse_options(
     `path` is that of the options, such as `("spec", "sinks", 1, "options")`; `secrets` are added to them.
     """
     merged, problems = _with_secrets(sink.Options, options, path, secrets)
+
+    def hidden(within: FieldPath) -> bool:
+        names = [str(part) for part in within]
+        return ".".join(names) in secrets or any(holds_secret(name) for name in names)
+
     try:
         read = sink.Options.model_validate(merged, by_alias=True, by_name=False)
     except ValidationError as error:
         problems += [
             Problem(path_text((*path, *found.path)), None, secrets.hide(found.message), found.expected)
-            for found in findings(error, sink.Options, merged, word="option")
+            for found in findings(error, sink.Options, merged, word="option", hidden=hidden)
         ]
         # From None: pydantic's error holds the values, which may be secrets.
         raise ManifestError(problems) from None

@@ -1,11 +1,11 @@
 """Turns pydantic's errors into findings: the field's path as the manifest writes it, and words for people.
 
 Called by `load.py` for the manifest and by `sink_options.py` for a sink's options.
-Never shows the value of an option, which may be a secret.
+Never shows a value that its caller calls hidden.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,7 @@ from sinkruntime.spec.paths import FieldPath, Finding, suggestion
 
 # Errors of ours (`PydanticCustomError`), whose message is already written for people.
 _OURS = frozenset({"quantity_bound", "positive", "unique", "scalar", "blank", "shape"})
+_SHOWING = frozenset({"shape", "unique"})  # of these, those whose message shows the value
 _KINDS = {
     "bool_type": "true or false", "bool_parsing": "true or false",
     "int_type": "a whole number", "int_parsing": "a whole number", "int_from_float": "a whole number",
@@ -31,17 +32,28 @@ _BOUNDS = {
 }  # fmt: skip
 
 
-def findings(error: ValidationError, model: type[BaseModel], value: Any, *, word: str = "field") -> list[Finding]:
+def findings(
+    error: ValidationError,
+    model: type[BaseModel],
+    value: Any,
+    *,
+    word: str = "field",
+    hidden: Callable[[FieldPath], bool] = lambda path: False,
+) -> list[Finding]:
     """All that `error` says about `value`, which was read as `model`.
 
-    `word` is what an entry of this model is called in a message: `field` or `option`; values of options are not shown.
+    `word` is what an entry of this model is called in a message: `field` or `option`. `hidden` says of which paths the
+    value must not be shown.
     """
     found: list[Finding] = []
     for detail in error.errors(include_url=False):
         path = _path(detail, value)
         if detail["type"] == "too_short" and len(_at(value, path)) >= detail["ctx"]["min_length"]:
             continue  # pydantic counts only the entries that are right, and those that are wrong have their own error
-        finding = _finding(detail, path, model, word)
+        if detail["type"] == "extra_forbidden":
+            finding = Finding(path, f"unknown {word}", suggestion(str(path[-1]), _fields_at(model, path[:-1])))
+        else:
+            finding = _finding(detail, path, hidden=hidden(path))
         if finding not in found:
             found.append(finding)
     return found
@@ -70,17 +82,15 @@ def _at(value: Any, path: FieldPath) -> Any:
     return value
 
 
-def _finding(detail: ErrorDetails, path: FieldPath, model: type[BaseModel], word: str) -> Finding:
+def _finding(detail: ErrorDetails, path: FieldPath, *, hidden: bool) -> Finding:
     kind = detail["type"]
-    shown = "" if word == "option" else _shown(detail["input"])
+    shown = "" if hidden else _shown(detail["input"])
     if kind == "missing":
         return Finding(path, "is required")
-    if kind == "extra_forbidden":
-        return Finding(path, f"unknown {word}", suggestion(str(path[-1]), _fields_at(model, path[:-1])))
     if kind in ("literal_error", "enum"):
         allowed = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         message = f"{shown} is not allowed" if shown else "this value is not allowed"
-        return Finding(path, message, suggestion(str(detail["input"]), allowed))
+        return Finding(path, message, suggestion("" if hidden else str(detail["input"]), allowed))
     if kind == "quantity":
         return Finding(path, f"{detail['msg']}, got {shown or _what(detail['input'])}")
     if kind in _KINDS:
@@ -88,7 +98,7 @@ def _finding(detail: ErrorDetails, path: FieldPath, model: type[BaseModel], word
     if kind in _BOUNDS:
         return Finding(path, _BOUNDS[kind].format(**detail["ctx"]))
     if kind in _OURS:
-        return Finding(path, detail["msg"])
+        return Finding(path, "this value is not allowed" if hidden and kind in _SHOWING else detail["msg"])
     if kind in ("value_error", "assertion_error"):
         return Finding(path, str(detail["ctx"]["error"]))
     return Finding(path, detail["msg"][:1].lower() + detail["msg"][1:])

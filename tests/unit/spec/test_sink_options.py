@@ -113,9 +113,9 @@ def test_options_are_read_with_their_types() -> None:
 def test_every_wrong_option_is_named_with_its_path() -> None:
     assert messages({"tabel": "t", "maxRows": 0, "write": "upset", "requestTimeout": 3, "catalog": {"url": "x"}}) == [
         "spec.sinks[1].options.table: is required",
-        "spec.sinks[1].options.write: this value is not allowed; did you mean `upsert`?",
+        "spec.sinks[1].options.write: `upset` is not allowed; did you mean `upsert`?",
         "spec.sinks[1].options.maxRows: must be at least 1",
-        "spec.sinks[1].options.requestTimeout: expected a duration such as 200ms, 10s, 5m or 1h, got the number",
+        "spec.sinks[1].options.requestTimeout: expected a duration such as 200ms, 10s, 5m or 1h, got `3`",
         "spec.sinks[1].options.catalog.uri: is required",
         "spec.sinks[1].options.catalog.url: unknown option; did you mean `uri`?",
         "spec.sinks[1].options.tabel: unknown option; did you mean `table`?",
@@ -157,8 +157,12 @@ def test_a_secret_never_appears_in_a_message_or_in_the_options_repr() -> None:
     assert messages({"table": "t"}, password="pwd") == ["spec.sinks[1].options.password: *** is too short"]
     (line,) = messages({"table": "t"}, maxRows="hunter2")
     assert line == "spec.sinks[1].options.maxRows: expected a whole number, got text"
-    (line,) = messages({"table": "t"}, write="hunter2")
-    assert "hunter2" not in line
+    (line,) = messages({"table": "t"}, write="upset2")
+    assert line == "spec.sinks[1].options.write: this value is not allowed; expected one of: insert, upsert"
+    (line,) = messages({"table": "t"}, code="hunter" * 20)
+    assert line == "spec.sinks[1].options.code: this value is not allowed"
+    (line,) = messages({"table": "t", "code": "a b"})
+    assert line == "spec.sinks[1].options.code: `a b` is not a code, at most 9 characters"
     assert "hunter2" not in repr(read({"table": "t"}, password="hunter2"))
 
 

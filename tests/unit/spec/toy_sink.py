@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from sinkruntime.api import Guarantee, Offer, Sink, SinkWriter, WriterContext
-from sinkruntime.spec.base import Model, OptionsModel
+from sinkruntime.spec.base import Matching, Model, OptionsModel
 from sinkruntime.spec.quantities import Duration, Size
 
 
@@ -34,6 +34,7 @@ class Options(OptionsModel):
     catalog: Catalog | None = None
     key: tuple[str, ...] | str = ()
     region: str = "eu"
+    code: Annotated[str, Matching("[a-z]+", "a code", 9)] = "a"
 
     @field_validator("password")
     @classmethod
