@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
+from sinkruntime.coordinator.runner import OutOfTime
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.driver.driver import Driver, DriverSettings
 from sinkruntime.driver.staging import LineageIncomplete
@@ -86,10 +87,12 @@ async def drive(world: World, process: Process, executor: Process) -> None:
     """The main of a driver process; it ends with the process."""
     try:
         await _drive(world, process, executor)
-    except (SinkjobError, SparkStopped, LineageIncomplete, ConnectionError) as error:
-        world.driver_ended(process, error)
-    else:
         world.driver_ended(process, None)
+    except (SinkjobError, SparkStopped, LineageIncomplete, ConnectionError, OutOfTime) as error:
+        world.driver_ended(process, error)
+    except Exception as error:
+        world.loop.failed = error
+        raise
     world.kill(process, "ended")
 
 
@@ -106,7 +109,8 @@ async def _drive(world: World, process: Process, executor: Process) -> None:
         nonce=world.wishes.nonce,
         accept=world.wishes.accept,
     )
-    driver = (CarelessDriver if world.shape.careless else Driver)(Connection(world), settings, environment)
+    careless = world.shape.careless and not world.dice.healed
+    driver = (CarelessDriver if careless else Driver)(Connection(world), settings, environment)
     await driver.claim()
     coordinator: Coordinator | None = None
     if world.driver_sinks:

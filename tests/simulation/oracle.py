@@ -7,7 +7,6 @@ batch. It shares no rule with `sinkruntime.protocol`: it only reads ledgers as v
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -82,6 +81,8 @@ class Oracle:
         if after.recovered != before.recovered or after.closed != before.closed:
             self._check_recovered(before, after, actor)
         rebased = len(after.acceptances) > len(before.acceptances)
+        if rebased and after.acceptances[-1].reason in ("TargetBehindLedger", "TargetReplaced"):
+            self._excuse_holes()
         if rebased and after.last is None:
             self._rows_end = None
             self.dropped |= {p.pointer for p in before.last.states.values()} if before.last else set()
@@ -339,10 +340,10 @@ class Oracle:
             self._holes[sink].add(number)
             self._newest[sink] = max((n for n in self.fates if n < number), default=0)
 
-    def hole_accepted(self, sinks: Iterable[str]) -> None:
-        """A person goes on without what these targets have lost."""
-        for sink in sinks:
-            for number in self._holes[sink]:
+    def _excuse_holes(self) -> None:
+        """A person goes on without what the targets have lost."""
+        for sink, holes in self._holes.items():
+            for number in holes:
                 self.fates[number].excused.add(sink)
 
     # The driver.

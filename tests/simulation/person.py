@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sinkruntime.coordinator.wishes import Wishes
 from sinkruntime.errors import StartRefused
-from sinkruntime.protocol.ledger import PartState
+from sinkruntime.protocol.ledger import Ledger, PartState
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -38,6 +38,10 @@ class Person:
     def blocked(self) -> bool:
         """Whether nothing starts before somebody speaks."""
         return self._stopped_by is not None
+
+    def asked(self, ledger: Ledger) -> bool:
+        """Whether the job waits for a word."""
+        return self.blocked() or any(p.state is PartState.HELD for r in ledger.pending for p in r.parts.values())
 
     def stubborn(self) -> bool:
         """Whether nobody will ever speak."""

@@ -16,7 +16,7 @@ from sinkruntime.api import Sink, SinkIdentity
 from sinkruntime.coordinator.coordinator import Coordinator
 from sinkruntime.coordinator.wishes import Wishes
 from sinkruntime.ledger import payloads
-from sinkruntime.protocol.ledger import Authority, Ledger, PartState, Position, Record
+from sinkruntime.protocol.ledger import FINAL_PARTS, Authority, Ledger, PartState, Position
 from sinkruntime.sinks.memory import MemorySink
 from sinkruntime.sinks.memory.session import INTERCEPTS, TARGETS, Options, Tier
 from sinkruntime.sinks.memory.target import StagedKey
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 #: Bounds of a run: virtual seconds with faults, virtual seconds and steps in all.
 FAULTY_SECONDS = 60.0
 HEALED_SECONDS = 900.0
+
+#: A job that waits for somebody who never speaks is judged after this.
+QUIET_SECONDS = 120.0
 STEPS_MAX = 40_000
 
 
@@ -73,6 +76,7 @@ class World:
         self.finished = False  # the last driver run came to the end of the source, with nothing pending
         self._given_up: dict[Process, asyncio.Future[None]] = {}
         self._operators = 0
+        self.healed_at = 0.0
 
     def _add_sink(self, name: str, tier: str, in_driver: bool, in_place: bool) -> None:
         kind = InPlaceSink if in_place else MemorySink
@@ -266,20 +270,13 @@ class World:
         """Whether the job has come to its end, and nothing is under way any more."""
         if self.broken():
             return True
-        over = self.finished or (self.person.blocked() and self.person.stubborn())
-        if not over or any(True for _ in self.running_processes()):
-            return False
         ledger = self.store.ledger
         assert ledger is not None
-        if ledger.closed.get(Authority.TOKEN, 0) < ledger.epoch:
+        if not self.older_gone(ledger.epoch) or ledger.closed.get(Authority.TOKEN, 0) < ledger.epoch:
             return False
-        return not ledger.records or (self.person.stubborn() and all(_waits(record) for record in ledger.records))
-
-
-def _waits(record: Record) -> bool:
-    """Whether a record can only go on when somebody speaks, or a driver runs again."""
-    ours = [part for part in record.parts.values() if part.authority is Authority.EPOCH]
-    return record.pending or any(part.state is not PartState.CLEANED for part in ours)
+        if self.finished:
+            return not ledger.records and not any(True for _ in self.running_processes())
+        return self.person.stubborn() and self.person.asked(ledger) and self.loop.time() > self.healed_at + QUIET_SECONDS
 
 
 @dataclass(slots=True)
@@ -303,6 +300,7 @@ def run(seed: int) -> Result:
         limit = FAULTY_SECONDS * world.dice.rng.random()
         loop.run(lambda: world.broken() or world.finished or loop.time() > limit, STEPS_MAX)
         world.note("the faults stop")
+        world.healed_at = loop.time()
         world.dice.healed = True
         _finish(world)
     finally:
@@ -337,9 +335,7 @@ def _until_settled(world: World) -> None:
 def _no_garbage(world: World, authority: Authority) -> None:
     ledger, oracle = world.store.ledger, world.oracle
     assert ledger is not None
-    for record in ledger.pending:
-        held = [part for part in record.parts.values() if part.state is PartState.HELD]
-        oracle.demand(all(part.reason for part in held), "I6", f"checkpoint {record.number} is held without a reason")
+    _all_wait_with_reason(world, ledger)
     kept = {key for record in ledger.records for keys in oracle.fates[record.number].keys.values() for key in keys}
     for name, target in world.targets.items():
         if world.authority[name] is authority:
@@ -351,6 +347,19 @@ def _no_garbage(world: World, authority: Authority) -> None:
     named |= oracle.dropped
     orphans = [name for name in world.store.objects if name not in named and not name.startswith(f"{ledger.epoch}-")]
     oracle.demand(not orphans, "I7", f"payload objects are left: {orphans}")
+
+
+def _all_wait_with_reason(world: World, ledger: Ledger) -> None:
+    """Each pending checkpoint is held with a reason, or comes after one, or waits for the driver that waits."""
+    busy: set[str] = set()
+    for record in ledger.pending:
+        for sink, part in record.parts.items():
+            first = sink not in busy and part.state not in FINAL_PARTS
+            if part.state not in FINAL_PARTS:
+                busy.add(sink)
+            driverless = part.authority is Authority.EPOCH and world.person.blocked()
+            waits = not first or driverless or (part.state is PartState.HELD and bool(part.reason))
+            world.oracle.demand(waits, "I6", f"checkpoint {record.number} of {sink} is {part.state}, nobody knows why")
 
 
 def _verdict(world: World) -> str | None:
