@@ -11,7 +11,7 @@ from sinkruntime.errors import ExitCode, ManifestError, Problem
 from sinkruntime.local.inspection import read_ledger
 
 
-@click.command()
+@click.command(short_help="Find everything that is wrong with a manifest.")
 @job_argument
 @output_option
 @click.pass_context
@@ -47,7 +47,7 @@ def validate(ctx: click.Context, job: str, output: str) -> None:
     ctx.exit(int(ExitCode.INVALID_MANIFEST if problems else ExitCode.DONE))
 
 
-@click.command()
+@click.command(short_help="Say what a run would do, and which guarantee it gives.")
 @job_argument
 @namespace_option
 @output_option

@@ -58,12 +58,22 @@ class Progress:
     def line(self) -> str:
         """`checkpoint 12 committed, 1 pending, 24,000 rows, 8,000 rows/s`."""
         pending = f", {self.pending} pending" if self.pending else ""
-        rate = f", {self.rows_per_second:,.0f} rows/s" if self.rows_per_second else ""
-        return f"checkpoint {self.committed} committed{pending}, {self.rows:,} rows{rate}"
+        return f"checkpoint {self.committed} committed{pending}, {self.rows:,} rows, {self.rate()}"
+
+    def rate(self) -> str:
+        """`8,000 rows/s`, of the last batch."""
+        return f"{self.rows_per_second:,.{0 if self.rows_per_second >= 10 else 1}f} rows/s"
 
 
 def _why(reason: str, message: str) -> str:
     return ": ".join(filter(None, [reason, message]))
+
+
+def _ended(summary: Mapping[str, str]) -> str:
+    """`ended: the source is done; 12 checkpoints decided; committed up to: lake 12, screen 12`."""
+    sinks = ", ".join(f"{name} {number}" for name, number in summary.items() if name not in ("why", "decided"))
+    why, decided = summary.get("why", ""), summary.get("decided", "0")
+    return f"ended: {why}; {decided} checkpoints decided; committed up to: {sinks or 'none'}"
 
 
 class PlainDisplay:
@@ -112,7 +122,7 @@ class PlainDisplay:
         """See `Display`."""
         with self._lock:
             self._flush()
-            self._say("ended: " + ", ".join(f"{name} {value}" for name, value in summary.items()))
+            self._say(_ended(summary))
 
     def close(self) -> None:
         """Show what is held back; nothing is shown afterwards."""
@@ -183,7 +193,7 @@ class LiveDisplay:
     def ended(self, summary: Mapping[str, str]) -> None:
         """See `Display`."""
         self.close()
-        self.said("ended: " + ", ".join(f"{name} {value}" for name, value in summary.items()))
+        self.said(_ended(summary))
 
     def close(self) -> None:
         """Leave the last picture on the screen, and draw no more."""
@@ -197,7 +207,7 @@ class LiveDisplay:
             ago = None if self._committed_at is None else self._clock.monotonic() - self._committed_at
             rows: list[tuple[str, Text]] = [(name, Text(value)) for name, value in now.facts.items()]
             rows += [
-                ("rows", Text(f"{now.rows:,}   {now.rows_per_second:,.0f} rows/s")),
+                ("rows", Text(f"{now.rows:,}, {now.rate()}")),
                 ("checkpoint", Text(f"{now.decided} decided, {now.committed} committed, {now.pending} pending")),
                 ("last commit", Text("none in this run" if ago is None else f"{ago:.0f} s ago")),
             ]

@@ -44,7 +44,7 @@ class Check:
     advice: str = ""
 
 
-@click.command()
+@click.command(short_help="Check what this machine, a job's paths and targets lack.")
 @click.argument("job", metavar="[JOB]", required=False)
 @namespace_option
 @click.option("--spark", is_flag=True, help="Also start Spark and count ten rows; takes some ten seconds.")
@@ -124,7 +124,7 @@ def _paths(workspace: Workspace) -> Iterator[Check]:
         ok = os.access(source, os.R_OK)
         there = "can be read" if ok else "cannot be read" if os.path.exists(source) else "does not exist"
         yield Check("source", ok, f"{source} {there}", "spec.source.path is relative to the manifest")
-    for name, place in (("ledger", str(workspace.root)), ("checkpoint", workspace.checkpoint_location)):
+    for name, place in (("ledger's folder", str(workspace.root)), ("checkpoint", workspace.checkpoint_location)):
         if "://" in place:
             yield Check(name, True, f"{place}, not looked at: it is not on this machine")
             continue

@@ -26,7 +26,7 @@ FORMAT = 1
 _NOT_OURS = "give a file that `sinkjob ledger export` wrote"
 
 
-@click.group()
+@click.group(short_help="Export or import a job's ledger.")
 def ledger() -> None:
     """Export or import a job's ledger: its record of which checkpoints were decided and committed.
 

@@ -27,7 +27,7 @@ from sinkruntime.protocol.ledger import Ledger, PartState
 NEVER_RUN = "never run: there is no ledger in {root}"
 
 
-@click.command()
+@click.command(short_help="Say how a job stands, by its ledger.")
 @job_argument
 @namespace_option
 @output_option
@@ -107,7 +107,7 @@ def _status_text(value: Mapping[str, Any], workspace: Workspace) -> str:
     return text
 
 
-@click.command()
+@click.command(short_help="List checkpoints, with proofs read from the targets.")
 @job_argument
 @namespace_option
 @click.option(
@@ -193,7 +193,7 @@ def _target_line(name: str, target: Mapping[str, Any]) -> str:
     return f"{name}: the target holds {has}{detail}"
 
 
-@click.command()
+@click.command(short_help="Tell all that is known of one checkpoint.")
 @job_argument
 @namespace_option
 @click.option("--checkpoint", "number", type=click.IntRange(min=1), required=True, help="The checkpoint's number.")

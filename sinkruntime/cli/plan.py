@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sinkruntime.api import Offer, Sink
+from sinkruntime.api import Guarantee, Offer, Sink
 from sinkruntime.cli.output import fields, seconds_text, without_empty
 from sinkruntime.local.inspection import ask_facts
 from sinkruntime.local.workspace import Workspace, make_sinks
@@ -68,7 +68,7 @@ def _sink(bound: BoundSink, sink: Sink, facts: Mapping[str, object] | str | None
             "columns": list(bound.spec.select or []),
             "where": bound.spec.where,
             "committed": bound.spec.commit.run_on or str(bound.sink_class.default_run_on(bound.options)),
-            "visible": _visibility(committer, aggregated),
+            "visible": _visibility(offer, committer, aggregated),
             "evidence": _evidence(sink),
             "stagedLife": _life(sink.staged_life_seconds(), committer or aggregated),
             "target": _reached(facts) if not reached else "reached",
@@ -78,8 +78,7 @@ def _sink(bound: BoundSink, sink: Sink, facts: Mapping[str, object] | str | None
 
 def _refused(offer: Offer, asked: str | None) -> str:
     """The target may give less than the options alone promise; `run` then refuses to start."""
-    ranks = ["AtLeastOnce", "EffectivelyOnce", "ExactlyOnce"]
-    if asked is None or ranks.index(asked) <= ranks.index(offer.guarantee.value):
+    if asked is None or offer.guarantee >= Guarantee(asked):
         return ""
     return f"{asked} is asked for and the target gives {offer.guarantee.value}: the job will not start"
 
@@ -88,7 +87,9 @@ def _reached(facts: Mapping[str, object] | str | None) -> str:
     return "not asked" if facts is None else f"not reached: {facts}"
 
 
-def _visibility(committer: bool, aggregated: bool) -> str:
+def _visibility(offer: Offer, committer: bool, aggregated: bool) -> str:
+    if offer.guarantee is Guarantee.AT_LEAST_ONCE and (committer or aggregated):
+        return "after the decision, checkpoint by checkpoint; again after a crash"
     if aggregated and committer:
         return "writer by writer, then the checkpoint is completed in one operation"
     if aggregated:

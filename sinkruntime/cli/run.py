@@ -9,7 +9,7 @@ from sinkruntime.cli.jobs import job_argument, namespace_option, opened
 from sinkruntime.environment import SystemClock
 
 
-@click.command()
+@click.command(short_help="Run a job on this machine.")
 @job_argument
 @namespace_option
 @click.option(

@@ -27,7 +27,7 @@ _NAMES: dict[Any, str] = {
 _FOR_TESTS = frozenset({"memory"})
 
 
-@click.command()
+@click.command(short_help="List the types of sinks, or the options of one.")
 @click.argument("type_name", metavar="[TYPE]", required=False)
 @output_option
 def sinks(type_name: str | None, output: str) -> None:
