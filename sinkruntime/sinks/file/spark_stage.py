@@ -37,9 +37,7 @@ def stage(df: Any, options: Options, storage: LocalStorage, context: StageContex
 
 
 def _write(df: Any, options: Options, place: Path) -> None:
-    if options.format is Format.PARQUET:
-        # Spark's default, INT96, is deprecated, and has no place in the format's statistics.
-        df.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # Timestamps are what the session says: microseconds (`sinkruntime.spark.session`).
     codec = "lz4_raw" if (options.format, options.codec) == (Format.PARQUET, "lz4") else options.codec
     writer = df.write.format(options.format.value).option("compression", codec).mode("errorifexists")
     if options.partition_by:

@@ -125,6 +125,9 @@ class MemorySink(Sink):
         committer.publishes = self.options.tier is Tier.AGGREGATED
         return committer
 
+    def staged_life_seconds(self) -> float | None:
+        return self.options.life.seconds if self.options.life else None
+
     def evidence(self) -> Evidence | None:
         session = Session(self.options, self.identity)
         last = session.must("evidence", "", lambda: session.target.evidence.get(session.owner, 0))
