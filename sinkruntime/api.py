@@ -12,7 +12,6 @@ Anything may be killed at any instant: no method may rely on `close` or `abort` 
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from sinkruntime.protocol.garbage import Garbage
+from sinkruntime.serializers import JsonSerializer, Serializer
 
 #: One writer's committable, one checkpoint's aggregated committable, one writer's state: any value of the sink's own
 #: that its serializer can write. Small: metadata, never rows.
@@ -263,31 +263,6 @@ class SinkAggregatedCommitter(CommitterBase):
         for request in absent:
             request.answer = None
         self.commit(absent)
-
-
-class Serializer(Protocol):
-    """Writes a sink's own values; `version` is kept beside the bytes, and old versions stay readable."""
-
-    version: int
-
-    def serialize(self, value: Any) -> bytes: ...
-    def deserialize(self, version: int, data: bytes) -> Any: ...
-
-
-class JsonSerializer:
-    """For values made of dicts, lists, strings, numbers, booleans and None."""
-
-    version = 1
-
-    def serialize(self, value: Any) -> bytes:
-        """Equal values give equal bytes."""
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-    def deserialize(self, version: int, data: bytes) -> Any:
-        """Raises ValueError for a version that it does not know."""
-        if version != self.version:
-            raise ValueError(f"version {version} is not known, this release reads {self.version}")
-        return json.loads(data)
 
 
 @dataclass(frozen=True, slots=True)
