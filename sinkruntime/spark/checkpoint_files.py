@@ -51,8 +51,16 @@ class CheckpointFiles:
 
     def owner(self) -> tuple[str, str]:
         """The ledger id and the job that the location belongs to; ("", "") where nobody has marked it."""
-        ledger_id, _, job = (self._storage.read(MARKER) or "").strip().partition("\n")
-        return ledger_id.strip(), job.strip()
+        ledger_id, job, _ = self._marker()
+        return ledger_id, job
+
+    def accepted_nonce(self) -> str:
+        """The nonce with which `LedgerLost` was last accepted here, for the ledger that knew it may be lost too."""
+        return self._marker()[2]
+
+    def _marker(self) -> tuple[str, str, str]:
+        lines = [*(self._storage.read(MARKER) or "").split("\n"), "", "", ""]
+        return lines[0].strip(), lines[1].strip(), lines[2].strip()
 
     def mark(self, ledger_id: str, job: str) -> str:
         """Write the marker if there is none; the ledger id that the location belongs to then."""
@@ -60,9 +68,9 @@ class CheckpointFiles:
             return ledger_id
         return self.owner()[0]
 
-    def take_over(self, ledger_id: str, job: str) -> None:
-        """Replace the marker, which only a person's `recovery.accept` allows."""
-        self._storage.replace(MARKER, f"{ledger_id}\n{job}\n")
+    def take_over(self, ledger_id: str, job: str, nonce: str = "") -> None:
+        """Replace the marker, which only a person's `recovery.accept` allows; see `accepted_nonce`."""
+        self._storage.replace(MARKER, f"{ledger_id}\n{job}\n{nonce}\n")
 
     def query_id(self) -> str:
         """The id that Spark gave the query when it began; "" where none ever ran."""
@@ -85,6 +93,10 @@ class CheckpointFiles:
     def watermark_ms(self, batch: int) -> int | None:
         """The event-time watermark of the batch; None where there is none yet."""
         return self._planned(batch).watermark_ms or None
+
+    def stateful(self) -> bool:
+        """Whether the query keeps state (an aggregation, a join of streams, …); known once a batch has run."""
+        return bool(self._storage.names("state"))
 
     def _numbers(self, directory: str) -> list[int]:
         return [int(name) for name in self._storage.names(directory) if name.isdigit()]

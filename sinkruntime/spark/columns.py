@@ -29,6 +29,7 @@ class JobSink:
     index: int = 0
     select: tuple[str, ...] | None = None
     where: str | None = None
+    tolerant: bool = False  # `onFailure: Warn`
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ It publishes nothing and decides nothing.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from sinkruntime.errors import SinkjobError
 from sinkruntime.spark.columns import JobSink, Layout, column, lay_out
 from sinkruntime.spark.failure import translate
 from sinkruntime.spark.task import RESULT_DDL, SUBTASKS_PROPERTY, WriterTask
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class StagingPass:
     def __init__(self, df: DataFrame, sinks: Sequence[JobSink], clock: Clock) -> None:
         self._clock = clock
         self._sinks = tuple(sinks)
+        self._tolerant = frozenset(sink.name for sink in sinks if sink.tolerant)
         self._groups = _group(df, self._sinks)
         self.schemas = {feed.name: feed.schema for group in self._groups for feed in group.layout.feeds}
 
@@ -100,6 +104,7 @@ class StagingPass:
             clock=self._clock,
             watermark_ms=watermark_ms,
             states={feed.name: tuple(assignment.states.get(feed.name, ())) for feed in group.layout.feeds},
+            tolerant=self._tolerant,
         )
         out = _arrange(df, group).mapInArrow(task, RESULT_DDL)
         session = df.sparkSession
@@ -124,7 +129,14 @@ class StagingPass:
         stem = f"{number:012d}-{epoch}-{0:05d}-0-{secrets.token_hex(4)}"
         context = StageContext(sink.identity, number, epoch, stem, self._clock)
         reached("S3", "before")
-        committables = sink.stage(group.layout.apply(df), context)
+        try:
+            committables = sink.stage(group.layout.apply(df), context)
+        except Exception:
+            if sink.identity.sink not in self._tolerant:
+                raise
+            name = sink.identity.sink
+            log.warning("checkpoint %d goes on without sink %s (onFailure: Warn)", number, name, exc_info=True)
+            return Staging((), {sink.identity.sink: 0})
         reached("S3", "after")
         if committables is None:
             message = f"sink {sink.identity.sink}: can_stage() is true, and stage() returned None"

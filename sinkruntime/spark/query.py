@@ -232,12 +232,26 @@ class _Run:
             return staged
 
         decided = self._bridge.decide(position, stage, batch)
+        if not decided and not batch and self._query.files.stateful():
+            _run_again(df)
         if self._hosts.on_batch is not None:
             rows: dict[str, int] = {}
             for result in staged.results:
                 rows[result.sink] = rows.get(result.sink, 0) + result.rows
             seconds = self._query.job.clock.monotonic() - begun
             self._hosts.on_batch(BatchDone(position.batch_id, report.seen, rows, seconds, not decided, report.counters))
+
+
+def _run_again(df: DataFrame) -> None:
+    """Run a skipped batch into nothing, for Spark's own sake: it writes the same state again, as in any replay of its.
+
+    Without that Spark 4.1 fails the batch, for its state stores did not commit, and would write `commits/N` without
+    the watermark that the batch's rows give.
+    """
+    try:
+        df._jdf.queryExecution().toRdd().count()
+    except SPARK_ERRORS as error:
+        raise translate(error, "bringing Spark's state up to a decided batch") from error
 
 
 def _writer(query: Query) -> DataStreamWriter:

@@ -19,6 +19,7 @@ from sinkruntime.api import Clock, Lineage, Sink, SinkWriter, WriterContext
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Written
 from sinkruntime.spark.failure import TaskFailure
+from sinkruntime.spark.tolerant import TolerantWriter
 
 #: The local property in which the driver tells the tasks how many they are; it travels with the job.
 SUBTASKS_PROPERTY = "sinkjob.subtasks"
@@ -107,6 +108,7 @@ class WriterTask:
     clock: Clock
     watermark_ms: int | None = None
     states: dict[str, tuple[Written, ...]] = field(default_factory=dict)
+    tolerant: frozenset[str] = frozenset()  # sinks with `onFailure: Warn`
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function of `mapInArrow`: yields one batch of `RESULT_SCHEMA`."""
@@ -145,11 +147,18 @@ class WriterTask:
                 counters = Counters()
                 unique = secrets.token_hex(4)
                 context = WriterContext(feed.sink.identity, lineage, unique, feed.schema, counters, self.clock)
-                states = self._states(feed, lineage)
-                make = feed.sink.restore_writer(context, states) if states else feed.sink.create_writer(context)
-                opened.append(_Open(feed, lineage, make, counters))
-                make.open()
+                writer = self._writer(feed, context, counters)
+                opened.append(_Open(feed, lineage, writer, counters))
+                writer.open()
         reached("S2", "after")
+
+    def _writer(self, feed: Feed, context: WriterContext, counters: Counters) -> SinkWriter:
+        states = self._states(feed, context.lineage)
+
+        def make() -> SinkWriter:
+            return feed.sink.restore_writer(context, states) if states else feed.sink.create_writer(context)
+
+        return TolerantWriter(feed.name, make, counters) if feed.name in self.tolerant else make()
 
     def _states(self, feed: Feed, lineage: Lineage) -> list[object]:
         mine = self.states.get(feed.name, ())[lineage.subtask :: lineage.subtasks]
