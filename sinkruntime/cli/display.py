@@ -83,7 +83,7 @@ class PlainDisplay:
         self._clock = clock
         self._lock = threading.RLock()
         self._progress = Progress()
-        self._shown = 0  # the checkpoint of the last line
+        self._shown: int | None = None  # the checkpoint of the last line; what former runs have done is no news
         self._shown_at = float("-inf")
         self._told: set[Trouble] = set()
         self._timer: threading.Timer | None = None
@@ -102,10 +102,9 @@ class PlainDisplay:
     def ledger(self, ledger: Ledger) -> None:
         """See `Display`."""
         with self._lock:
-            first = self._progress.decided == 0 and self._progress.committed == 0
             self._progress.take(ledger)
-            if first and self._shown == 0:
-                self._shown = self._progress.committed  # what former runs have done is no news
+            if self._shown is None:
+                self._shown = self._progress.committed
             for trouble in self._progress.trouble:
                 if trouble not in self._told:
                     number, sink, state, why = trouble
@@ -131,7 +130,7 @@ class PlainDisplay:
 
     def _line(self) -> None:
         """The line of the last committed checkpoint: now, or when a second is over since the one before."""
-        if self._progress.committed <= self._shown or self._timer is not None:
+        if not self._news() or self._timer is not None:
             return
         wait = self._shown_at + LINE_SECONDS - self._clock.monotonic()
         if wait <= 0:
@@ -145,9 +144,12 @@ class PlainDisplay:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._progress.committed > self._shown:
+        if self._news():
             self._shown, self._shown_at = self._progress.committed, self._clock.monotonic()
             self._say(self._progress.line())
+
+    def _news(self) -> bool:
+        return self._shown is not None and self._progress.committed > self._shown
 
     def _say(self, text: str) -> None:
         click.echo(text)

@@ -149,9 +149,10 @@ def _target(answer: Said) -> dict[str, Any]:
 
 
 def _commits_text(value: Mapping[str, Any]) -> str:
-    if not value["checkpoints"]:
-        return f"{value['job']} has decided no checkpoint yet"
     sinks = list(value["targets"])
+    targets = [_target_line(name, value["targets"][name]) for name in sinks]
+    if not value["checkpoints"]:
+        return "\n".join([f"{value['job']} has decided no checkpoint yet", "", *targets])
     rows = [
         (
             entry["checkpoint"],
@@ -165,7 +166,7 @@ def _commits_text(value: Mapping[str, Any]) -> str:
         for entry in value["checkpoints"]
     ]
     headers = ("CHECKPOINT", "STATE", "EPOCH", "BATCH", "OFFSETS", "ROWS", *(f"PROVED IN {name}" for name in sinks))
-    return "\n".join([table(headers, rows), "", *(_target_line(name, value["targets"][name]) for name in sinks)])
+    return "\n".join([table(headers, rows), "", *targets])
 
 
 def _offsets(entry: Mapping[str, Any]) -> str:
