@@ -291,6 +291,7 @@ class Sink(ABC):
 
     Options: ClassVar[type[BaseModel]]
     summary: ClassVar[str]  # one line, for `sinkjob sinks`
+    rejects_rows: ClassVar[bool] = False  # single rows may be turned down, and go to `deadLetter`
 
     def __init__(self, options: Any, identity: SinkIdentity) -> None:
         self.options = options

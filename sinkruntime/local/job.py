@@ -38,6 +38,7 @@ from sinkruntime.spark.checkpoint_files import CheckpointFiles
 from sinkruntime.spark.columns import JobSink
 from sinkruntime.spark.query import BatchDone, Hosts, Query, QueryJob, open_query
 from sinkruntime.spark.session import SessionSettings, open_session
+from sinkruntime.spark.tolerant import FAILED_WRITERS
 from sinkruntime.spec.bind import BoundJob
 from sinkruntime.spec.models import SinkJobSpec
 from sinkruntime.spec.source import Trigger
@@ -164,7 +165,7 @@ class _LocalRun:
     def _query_job(self, sinks: Mapping[str, Sink]) -> QueryJob:
         job = self.workspace.job
         parts = [
-            JobSink(sinks[bound.spec.name], index, bound.spec.select, bound.spec.where)
+            JobSink(sinks[bound.spec.name], index, bound.spec.select, bound.spec.where, bound.spec.on_failure == "Warn")
             for index, bound in enumerate(job.sinks)
         ]
         batch = f"{self.workspace.revision}/{self.spec.restart_nonce}" if self.spec.mode == "Batch" else ""
@@ -199,7 +200,11 @@ class _LocalRun:
             message = f"{self.workspace.checkpoint_location} belongs to ledger {marker} of job {owner or 'unknown'}"
             if reason not in recovery.accept:
                 raise StartRefused(reason, f"{message}, and this job has no ledger", ADVICE[reason])
-            files.take_over(ledger_id, name)
+            nonce = str(recovery.nonce)
+            if lost and files.accepted_nonce() == nonce:
+                advice = f"look at it again, then accept with recovery.nonce above {nonce}"
+                raise StartRefused(reason, f"{message}; {reason} was accepted with nonce {nonce}", advice)
+            files.take_over(ledger_id, name, nonce if lost else "")
             accepted = (Acceptance(recovery.nonce, reason, message),)
         if absent:
             self.backstage.call(self.workspace.store.create(Ledger(ledger_id, name, acceptances=accepted)))
@@ -287,6 +292,11 @@ class _LocalRun:
         }
 
     def _on_batch(self, done: BatchDone) -> None:
+        for sink, counters in done.counters.items():
+            if failed := counters.get(FAILED_WRITERS):
+                self.display.said(
+                    f"batch {done.batch_id}: sink {sink} lost rows in {failed:.0f} tasks (onFailure: Warn)"
+                )
         if not done.skipped:
             self.display.batch(done.batch_id, done.rows, done.rows_per_second)
 

@@ -110,4 +110,7 @@ def _bind_sink(sink: SinkSpec, places: Places, path: FieldPath, problems: list[P
     if sink.guarantee is not None and not offer.guarantee >= Guarantee(sink.guarantee):
         message = f"`{sink.guarantee}` is more than this sink can give with these options: {offer.why}"
         problems.append(Problem(path_text((*path, "guarantee")), None, message, f"at most `{offer.guarantee.value}`"))
+    if sink.dead_letter is not None and not sink_class.rejects_rows:
+        message = f"the sink `{sink.type}` never turns down single rows, so there is nothing for dead letters"
+        problems.append(Problem(path_text((*path, "deadLetter")), None, message, "leave it out"))
     return BoundSink(sink, sink_class, options)
