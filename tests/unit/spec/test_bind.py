@@ -123,3 +123,14 @@ def test_a_manifest_of_which_too_little_is_right_names_its_own_problems(job: Pat
         "11: spec.sinks[0].name: is required",
         "11: spec.sinks[0].nam: unknown field; did you mean `name`?",
     ]
+
+
+def test_dead_letters_are_refused_where_the_sink_never_turns_down_a_row(job: Path) -> None:
+    rejects = "  - {name: rejects, type: 'toy_sink:ToySink', options: {table: r}}\n"
+    change(job, "    guarantee: AtLeastOnce\n", "    guarantee: AtLeastOnce\n    deadLetter: {sink: rejects}\n")
+    job.write_text(job.read_text(encoding="utf-8") + rejects, encoding="utf-8")
+
+    assert any(
+        "spec.sinks[0].deadLetter: the sink `toy_sink:ToySink` never turns down single rows" in line
+        for line in refusal(job)
+    )
