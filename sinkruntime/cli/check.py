@@ -18,8 +18,8 @@ from sinkruntime.local.inspection import read_ledger
 def validate(ctx: click.Context, job: str, output: str) -> None:
     """Find everything that is wrong with a manifest, without running it.
 
-    Checks fields, values, what contradicts what, the sinks' options, the guarantees asked for, and that secrets and
-    code that the manifest refers to are there. One line for each problem:
+    Checks fields, values, what contradicts what, the sinks' options, the guarantees asked for, and that files, secrets
+    and code that the manifest refers to are there. One line for each problem:
 
     \b
       job.yaml:12: spec.sinks[0].options.tabel: unknown option; did you mean `table`?
@@ -31,7 +31,7 @@ def validate(ctx: click.Context, job: str, output: str) -> None:
     problems: tuple[Problem, ...] = ()
     text = ""
     try:
-        with opened(job) as workspace:
+        with opened(job, to_run=True) as workspace:
             spec = workspace.job.manifest.job.spec
             sinks = ", ".join(f"{sink.name} ({sink.type})" for sink in spec.sinks)
             text = f"{job}: valid; job {workspace.name}, sinks {sinks}"

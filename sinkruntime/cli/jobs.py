@@ -1,13 +1,12 @@
 """Finds the job that a command is about: JOB is a manifest's file, or a name on a cluster.
 
 Every command that takes a JOB calls `opened`. It works in the manifest's folder, because relative paths in a manifest
-(also those of sinks) begin there, and puts that folder on the import path, because the job's own code is there.
+(also those of sinks) begin there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ import click
 from sinkruntime.errors import ConfigurationError, ManifestError, Problem, TargetError
 from sinkruntime.local.workspace import Workspace
 from sinkruntime.spec.bind import BoundJob, load_job
-from sinkruntime.spec.load import draft_manifest
 
 job_argument = click.argument("job", metavar="JOB")
 namespace_option = click.option(
@@ -28,16 +26,17 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 @contextlib.contextmanager
-def opened(job: str, namespace: str | None = None) -> Iterator[Workspace]:
+def opened(job: str, namespace: str | None = None, *, to_run: bool = False) -> Iterator[Workspace]:
     """The job's workspace, with its manifest's folder as the current one; raises `ManifestError` with all problems.
 
+    `to_run`: the files and the code that only a run needs must be there too.
     Errors that name a field of the manifest get its file and line on their way out.
     """
     path = manifest_path(job, namespace)
     if not path.parent.is_dir():
         raise _unreadable(job, f"there is no folder {path.parent}")
     with contextlib.chdir(path.parent):
-        bound = _load(path.name, job)
+        bound = _load(path.name, job, to_run)
         workspace = Workspace(bound)
         try:
             yield workspace
@@ -63,21 +62,12 @@ def manifest_path(job: str, namespace: str | None) -> Path:
     )
 
 
-def _load(name: str, given: str) -> BoundJob:
+def _load(name: str, given: str, to_run: bool) -> BoundJob:
     try:
-        _import_path(name)
-        bound = load_job(name)
+        bound = load_job(name, to_run=to_run)
     except ManifestError as error:
         raise ManifestError(error.problems, given) from error
     return replace(bound, manifest=replace(bound.manifest, base=Path.cwd()))
-
-
-def _import_path(name: str) -> None:
-    """Let sinks of the job's own be found as they are in a run: the manifest's folder, then `deps.pyFiles`."""
-    manifest = draft_manifest(name).manifest
-    files = [Path(entry) for entry in manifest.job.spec.deps.py_files] if manifest else []
-    folders = [Path(), *(file.parent if file.suffix == ".py" else file for file in files)]
-    sys.path += [str(folder.absolute()) for folder in folders if str(folder.absolute()) not in sys.path]
 
 
 def _unreadable(job: str, what: str) -> ManifestError:

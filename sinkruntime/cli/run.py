@@ -32,7 +32,7 @@ def run(ctx: click.Context, job: str, namespace: str | None, available_now: bool
     Ends with 0 when done, 1 when it failed, 2 when the manifest is invalid, 3 when a newer run has taken over or a
     commit is held or in doubt.
     """
-    with opened(job, namespace) as workspace:
+    with opened(job, namespace, to_run=True) as workspace:
         from sinkruntime.local.job import RunOptions, run_local  # imports Spark, which the other commands do without
 
         with make_display(SystemClock()) as display:

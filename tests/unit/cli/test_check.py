@@ -121,3 +121,17 @@ def test_plan_says_which_words_of_recovery_would_still_count(job: Fabricated) ->
         "NewCheckpoint: used up, raise recovery.nonce to give it again",
         "LedgerLost: would be accepted",
     ]
+
+
+def test_validate_finds_files_and_code_that_only_a_run_needs(job: Fabricated) -> None:
+    text = MANIFEST.replace("{format: rate}", "{format: csv, path: nowhere, schema: a INT}")
+    job.write(text.replace("sql: SELECT value FROM input", "python: no_such_module_here:clean"))
+    result = invoke("validate", job.path)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"{job.path}:5: spec.source.path: there is no file or directory nowhere\n"
+        f"{job.path}:7: spec.transform[0].python: there is no module `no_such_module_here`; "
+        "the manifest's directory and spec.deps.pyFiles are searched\n",
+    )
+    assert invoke("run", job.path).stderr == result.stderr
+    assert invoke("status", job.path).exit_code == 0, "what is committed can be asked for when the source is gone"
