@@ -182,7 +182,8 @@ class Attempt:
         if found is not OutcomeKind.ABSENT:
             return self._outcome(found, evidence=found is OutcomeKind.COMMITTED)
         if self._done:
-            return self._outcome(OutcomeKind.UNKNOWN, "PartlyLanded", "some writers' committables are visible already")
+            message = "some writers' committables are visible already, so it cannot be aborted"
+            return self._outcome(OutcomeKind.PROGRESS, "PartlyLanded", message)
         asked = list(requests)
         if self._committer is not None:
             await self._in_chunks(self._committer.fence, requests, default=Answer.FENCED, label=False)

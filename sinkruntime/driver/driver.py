@@ -29,10 +29,21 @@ from sinkruntime.protocol.events import (
     TargetView,
 )
 from sinkruntime.protocol.ledger import Authority, Ledger, Part, PartState, Payload, Position, Record
-from sinkruntime.protocol.start import REBASE, Disagreement, SourceView, StartReason, Verdict, check, judge_batch
+from sinkruntime.protocol.start import (
+    ABOUT_TARGETS,
+    ADVICE,
+    REBASE,
+    Disagreement,
+    SourceView,
+    StartReason,
+    Verdict,
+    check,
+    judge_batch,
+)
 
 log = logging.getLogger(__name__)
 
+Views = Callable[[], Awaitable[Mapping[str, TargetView]]]
 Stage = Callable[[Assignment], Awaitable[Staging]]
 
 #: A batch whose staged data would expire too soon is staged again, so often.
@@ -75,13 +86,13 @@ class Driver:
         event = ClaimEpoch(self._settings.epoch, self._settings.claimant)
         await self._change(lambda ledger: None if ledger.claim == self._settings.claimant else event)
 
-    async def start(self, source: SourceView, views: Callable[[], Awaitable[Mapping[str, TargetView]]]) -> None:
+    async def start(self, source: SourceView, views: Views) -> None:
         """Wait until older epochs are committed and recovered, then compare source, ledger and targets.
 
         `views` asks the targets; it is called after the wait. Raises `StartRefused` with the first disagreement that
         `recovery.accept` does not cover, and for a held checkpoint of an older epoch.
         """
-        await self._settled()
+        await self._settled(views)
         seen = await views()
         self._targets.update({sink: view.target for sink, view in seen.items() if view.target})
         for _ in StartReason:  # each can be accepted once
@@ -112,7 +123,7 @@ class Driver:
             raise StartRefused(found.reason, f"{found.message}; {refused.message}", advice) from refused
         log.warning("%s accepted with nonce %d: %s", found.reason, settings.nonce, found.message)
 
-    async def _settled(self) -> None:
+    async def _settled(self, views: Views) -> None:
         """Until nothing of an older epoch is pending and `recover` has run in this one."""
         authorities = set(self._settings.authority.values())
         stored = await self._read()
@@ -122,8 +133,13 @@ class Driver:
             older = [record for record in ledger.pending if record.epoch < self._settings.epoch]
             if not older and all(ledger.recovered.get(a, 0) >= self._settings.epoch for a in authorities):
                 return
-            _refuse_held(older, self._settings.accept)
-            stored = await self._next(stored)
+            disputed = _disputed(older, ledger, self._settings)
+            for reason, sinks in disputed.items():
+                seen = await views()
+                message = f"checkpoints of {', '.join(sinks)} are held for it"
+                held = Disagreement(reason, message, ADVICE[reason], {s: seen[s] for s in sinks if s in seen})
+                await self._accept(held)
+            stored = await (self._read() if disputed else self._next(stored))
 
     async def checkpoint(self, position: Position, stage: Stage, batch: str = "") -> bool:
         """Stage and decide one batch. True: decided; False: it was decided already, and is skipped.
@@ -297,12 +313,24 @@ def _accepted(ledger: Ledger, event: Accept) -> bool:
     return any((a.nonce, a.reason, a.detail) == (event.nonce, event.reason, event.detail) for a in ledger.acceptances)
 
 
-def _refuse_held(records: Sequence[Record], accept: frozenset[str]) -> None:
-    """A held checkpoint of an older epoch stops the start, for nobody commits after it; unless a person has spoken."""
-    if "AbandonPending" in accept:
-        return
+def _disputed(records: Sequence[Record], ledger: Ledger, settings: DriverSettings) -> dict[StartReason, list[str]]:
+    """Sinks with held parts about whose target a person has spoken, by reason.
+
+    Any other held checkpoint of an older epoch stops the start, for nobody commits after it; a person's word that is on
+    record already has not helped.
+    """
+    if "AbandonPending" in settings.accept:
+        return {}
+    disputed: dict[StartReason, list[str]] = {}
+    taken = {a.reason for a in ledger.acceptances if a.nonce == settings.nonce}
     for record in records:
         for sink, part in record.parts.items():
-            if part.state is PartState.HELD and part.reason not in accept:
+            if part.state is not PartState.HELD:
+                continue
+            if part.reason not in settings.accept or part.reason in taken:
                 message = f"checkpoint {record.number} of sink {sink} is held: {part.message}"
-                raise StartRefused(part.reason, message, "mend the cause and start again, or accept what it names")
+                advice = "mend the cause and start again, or accept what it names, with a new recovery.nonce"
+                raise StartRefused(part.reason, message, advice)
+            if part.reason in ABOUT_TARGETS:
+                disputed.setdefault(StartReason(part.reason), []).append(sink)
+    return disputed

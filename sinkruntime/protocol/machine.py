@@ -204,7 +204,7 @@ def _settle(ledger: Ledger, number: int) -> Ledger:
 def _fact(record: Record) -> Fact | None:
     """What the parts make true of their checkpoint."""
     states = {part.state for part in record.parts.values()}
-    if record.state is C.ABORTING and states & FINAL_PARTS:
+    if record.state is C.ABORTING and any(_landed(part) for part in record.parts.values()):
         return Fact.PART_LANDED
     if record.state is C.SETTLED:
         return None if _has_objects(record) else Fact.PAYLOADS_REMOVED
@@ -213,6 +213,11 @@ def _fact(record: Record) -> Fact | None:
     if states <= FINAL_PARTS:
         return Fact.ALL_COMMITTED
     return Fact.ALL_FENCED if states == {P.FENCED} else None
+
+
+def _landed(part: Part) -> bool:
+    """Whether something of it is visible, or was given up: it is not to be aborted."""
+    return part.state in FINAL_PARTS or bool(part.done)
 
 
 def _move(ledger: Ledger, record: Record, fact: Fact) -> Ledger:
@@ -262,7 +267,7 @@ def _begin_abort(ledger: Ledger, event: BeginAbort) -> Ledger:
     suffix = [r for r in ledger.records if r.number >= event.first and r.state is C.DECIDED]
     require(bool(suffix), Refusal.UNKNOWN_PART, f"nothing is to be aborted from checkpoint {event.first} on")
     for record in suffix:
-        committed = sorted(sink for sink, part in record.parts.items() if part.state in FINAL_PARTS)
+        committed = sorted(sink for sink, part in record.parts.items() if _landed(part))
         message = f"checkpoint {record.number} is committed in {', '.join(committed)}"
         require(not committed, Refusal.HAS_COMMITTED_PART, message)
     for record in suffix:
@@ -299,11 +304,22 @@ def _accept(ledger: Ledger, event: Accept) -> Ledger:
         aborts=tuple(replace(a, accepted=a.accepted or event.reason == "Aborted") for a in ledger.aborts),
         acceptances=(*ledger.acceptances, Acceptance(event.nonce, event.reason, event.detail)),
     )
+    ledger = replace(ledger, records=tuple(_tried_again(record, event) for record in ledger.records))
     for number, sink in event.lost:
         ledger = _overrule(ledger, number, sink, P.GIVEN_UP)
     for number, sink in event.landed:
         ledger = _overrule(ledger, number, sink, P.COMMITTED)
     return ledger
+
+
+def _tried_again(record: Record, event: Accept) -> Record:
+    """What is held for the very disagreement that ends with the target's view being taken over is tried again."""
+
+    def retried(sink: str, part: Part) -> Part:
+        held = (part.state, part.reason) == (P.HELD, event.reason) and sink in event.views
+        return replace(part, state=P.IN_DOUBT) if held and record.state is C.DECIDED else part
+
+    return replace(record, parts={sink: retried(sink, part) for sink, part in record.parts.items()})
 
 
 def _overrule(ledger: Ledger, number: int, sink: str, state: PartState) -> Ledger:

@@ -171,6 +171,12 @@ REBASE = frozenset(
 )
 
 
+#: Disagreements that a committer may meet, too: its part is then held for them.
+ABOUT_TARGETS = frozenset(
+    {StartReason.TARGET_REPLACED, StartReason.TARGET_AHEAD_OF_LEDGER, StartReason.TARGET_BEHIND_LEDGER}
+)
+
+
 class Verdict(StrEnum):
     """What to do with the batch that Spark hands over."""
 

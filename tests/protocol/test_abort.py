@@ -144,3 +144,16 @@ def test_a_held_part_can_be_aborted() -> None:
     ledger = after(decided(1), report(outcome(1, "a", K.REFUSED, reason="X", message="no")))
     ledger = fenced(aborting(ledger, 1), 1, "a", "b")
     assert states(ledger) == {1: C.ABORTED}
+
+
+def test_a_checkpoint_of_which_a_writer_is_committed_is_never_aborted() -> None:
+    ledger = after(decided(1), report(outcome(1, "a", K.PROGRESS, done=((0, 0),))))
+    assert refused(ledger, BeginAbort(1, 1, "ann", "why")) is Refusal.HAS_COMMITTED_PART
+
+
+def test_an_abort_is_lifted_where_some_writers_committables_had_landed() -> None:
+    ledger = aborting(decided(1), 1)
+    ledger = after(ledger, report(outcome(1, "b", K.FENCED), outcome(1, "a", K.PROGRESS, done=((0, 0),))))
+    assert states(ledger) == {1: C.DECIDED}
+    assert part_of(ledger, 1, "a").state is P.PENDING
+    assert part_of(ledger, 1, "b").state is P.IN_DOUBT

@@ -132,3 +132,12 @@ def test_a_fenced_speaker_is_not_heard() -> None:
     assert refused(running(token=2), word("TargetReplaced")) is Refusal.STALE_TOKEN
     late = Accept(EPOCH, 1, 1, "TargetReplaced")
     assert refused(running(epoch=2), late) is Refusal.STALE_EPOCH
+
+
+def test_parts_that_are_held_for_what_a_person_accepts_are_tried_again() -> None:
+    held = after(decided(1), report(*(outcome(1, sink, K.REFUSED, reason="TargetBehindLedger") for sink in "ab")))
+    made = after(held, word("TargetBehindLedger", views={"a": TargetView()}))
+    assert part_of(made, 1, "a").state is P.IN_DOUBT
+    assert part_of(made, 1, "b").state is P.HELD  # its target was not looked at
+    other = after(held, word("TargetReplaced", views={"a": TargetView()}))
+    assert part_of(other, 1, "a").state is P.HELD

@@ -246,7 +246,8 @@ class Oracle:
         after = self._world.store.ledger
         assert after is not None
         tenure_begins = (after.token, after.epoch) != (before.token, before.epoch)
-        if not (tenure_begins and part.state is PartState.IN_DOUBT):
+        accepted = len(after.acceptances) > len(before.acceptances)
+        if not ((tenure_begins or accepted) and part.state is PartState.IN_DOUBT):
             self._may_speak(before, part.authority, actor, f"{sink} of {now.number} {part.state}")
         if part.state is PartState.COMMITTED and old.state not in FINAL:
             self._must_be_visible(fate, sink)

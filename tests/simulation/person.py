@@ -80,5 +80,4 @@ class Person:
         world.note("somebody accepts %s%s", ", ".join(sorted(accept)) or "nothing", ", and lets it try again" * retry)
         self._stopped_by = None
         world.lease.tell_all()
-        if world.driver_sinks:
-            world.stop_drivers()
+        world.stop_drivers()

@@ -272,7 +272,10 @@ class World:
             return True
         ledger = self.store.ledger
         assert ledger is not None
-        if not self.older_gone(ledger.epoch) or ledger.closed.get(Authority.TOKEN, 0) < ledger.epoch:
+        if not self.older_gone(ledger.epoch):
+            return False
+        older = any(record.epoch < ledger.epoch for record in ledger.records)
+        if ledger.closed.get(Authority.TOKEN, 0) < ledger.epoch and not older:
             return False
         if self.finished:
             return not ledger.records and not any(True for _ in self.running_processes())
@@ -336,10 +339,10 @@ def _no_garbage(world: World, authority: Authority) -> None:
     ledger, oracle = world.store.ledger, world.oracle
     assert ledger is not None
     _all_wait_with_reason(world, ledger)
-    kept = {key for record in ledger.records for keys in oracle.fates[record.number].keys.values() for key in keys}
+    unsettled = {(record.number, record.epoch) for record in ledger.records}
     for name, target in world.targets.items():
         if world.authority[name] is authority:
-            left = [key for key in target.staged if key.epoch < ledger.epoch and key not in kept]
+            left = [key for key in target.staged if key.epoch < ledger.epoch and (key.checkpoint, key.epoch) not in unsettled]
             oracle.demand(not left, "I7", f"still staged in {name} at the end: {left[:2]}")
     named = {part.payload.pointer for record in ledger.records for part in record.parts.values() if part.payload}
     named |= {pointer for record in ledger.records for pointer in record.superseded}
