@@ -1,0 +1,55 @@
+"""Errors on their way from a task to the driver, without Spark between."""
+
+import pytest
+
+from sinkruntime.errors import ConfigurationError, Fenced, SinkjobError, TargetError
+from sinkruntime.spark.failure import MESSAGE_CHARACTERS_MAX, TaskFailure, first_line, translate
+
+
+def through_spark(failure: TaskFailure) -> Exception:
+    """A task's exception as Spark's own text holds it."""
+    text = f"Job aborted due to stage failure\n  File x\nsinkruntime.spark.failure.TaskFailure: {failure}\n\n\tat org.x"
+    return RuntimeError(text)
+
+
+def test_a_target_error_comes_back_as_it_was() -> None:
+    error = TargetError("TableMissing", 'there is no "t"\nat all', path="spec.sinks[0].options.table", advice="make it")
+    back = translate(through_spark(TaskFailure.wrap("lake", error)), "x")
+    assert isinstance(back, TargetError)
+    assert (back.reason, back.message) == ("TableMissing", 'sink lake: there is no "t"\nat all')
+    assert (back.path, back.advice) == ("spec.sinks[0].options.table", "make it")
+
+
+def test_another_error_of_ours_keeps_its_reason() -> None:
+    back = translate(through_spark(TaskFailure.wrap("lake", ConfigurationError("NoDisk", "full"))), "x")
+    assert isinstance(back, ConfigurationError)
+    back = translate(through_spark(TaskFailure.wrap("lake", SinkjobError("Odd", "odd"))), "x")
+    assert (type(back), back.reason) == (SinkjobError, "Odd")
+
+
+def test_a_foreign_error_names_type_and_sink() -> None:
+    back = translate(through_spark(TaskFailure.wrap("lake", KeyError("k"))), "x")
+    assert (back.reason, back.message) == ("WriterFailed", "sink lake: KeyError: 'k'")
+
+
+def test_ours_pass_through() -> None:
+    error = Fenced("newer")
+    assert translate(error, "x") is error
+
+
+def test_the_rest_is_bounded_and_says_what_was_being_done() -> None:
+    back = translate(ValueError("x" * 10_000), "running a batch")
+    assert back.message.startswith("while running a batch: ValueError: xxx")
+    assert len(back.message) < MESSAGE_CHARACTERS_MAX + 100
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[A] what. SQLSTATE: 42703\n\n== SQL ==\nSELECT", "[A] what"),
+        ("[A] two\nlines; line 1 pos 3;\n'Project ['x]\n+- y", "[A] two lines; line 1 pos 3"),
+        ("broken\n\tat org.apache.spark.X", "broken"),
+    ],
+)
+def test_spark_texts_lose_plans_and_traces(text: str, line: str) -> None:
+    assert first_line(RuntimeError(text)) == line
