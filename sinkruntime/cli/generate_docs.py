@@ -1,7 +1,7 @@
 """Writes the generated pages of `docs/`: `python -m sinkruntime.cli.generate_docs`, or `make docs`.
 
-`docs/cli.md` is made of the commands' own help texts, `docs/manifest.md` of the models. Tests fail when a page is not
-what this makes.
+`docs/cli.md` is made of the commands' own help texts, `docs/manifest.md` of the models, the end of `docs/protocol.md` of
+the protocol's table. Tests fail when a page is not what this makes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from sinkruntime.cli.main import cli
+from sinkruntime.protocol import diagram
 from sinkruntime.spec import reference
 
 _HEAD = """\
@@ -38,6 +39,8 @@ def _sections(command: click.Command, path: str, parent: click.Context | None) -
 def main() -> None:
     """Write the pages."""
     Path("docs/cli.md").write_text(cli_text(), encoding="utf-8")
+    protocol = Path("docs/protocol.md")
+    protocol.write_text(diagram.updated(protocol.read_text(encoding="utf-8")), encoding="utf-8")
     reference.main()
 
 
