@@ -1,7 +1,7 @@
 """Writes the generated pages of `docs/`: `python -m sinkruntime.cli.generate_docs`, or `make docs`.
 
-`docs/cli.md` is made of the commands' own help texts, `docs/manifest.md` of the models, the end of `docs/protocol.md` of
-the protocol's table. Tests fail when a page is not what this makes.
+`docs/cli.md` is made of the commands' own help texts, `docs/manifest.md` of the models, the end of `docs/protocol.md`
+of the protocol's table. Tests fail when a page is not what this makes.
 """
 
 from __future__ import annotations

@@ -1,300 +1,29 @@
-"""The driver's shell: claim, start, back-pressure, staging, lineage, decision. Real ledger, no Spark."""
+"""One batch in the driver: slot, staging, lineage, payloads, expiry, and a decision whose answer may be lost."""
 
 import asyncio
 import os
-import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sinkruntime.api import Lineage
-from sinkruntime.driver.driver import STAGINGS_MAX, Driver, DriverSettings
+from sinkruntime.driver.driver import STAGINGS_MAX
 from sinkruntime.driver.staging import Assignment, LineageIncomplete, Staging, TaskResult, Written
-from sinkruntime.environment import Environment
-from sinkruntime.errors import AnswerLost, Fenced, InDoubt, LedgerUnavailable, StartRefused
-from sinkruntime.ledger.memory import MemoryLedgerStore
+from sinkruntime.errors import AnswerLost, Fenced, InDoubt, StartRefused
 from sinkruntime.ledger.payloads import INLINE_BYTES_MAX, load_payload
 from sinkruntime.ledger.store import Stored
-from sinkruntime.protocol.events import Accept, Decide, Event, OutcomeKind, RaiseEpoch, RaiseToken, TargetView
+from sinkruntime.protocol.events import Decide, RaiseEpoch, RaiseToken
 from sinkruntime.protocol.ledger import Ledger, Position
-from sinkruntime.protocol.start import SourceView, StartReason
 from tests.protocol.build import (
-    NEW,
-    TOKEN,
     aborting,
     after,
     committed,
     decided,
-    opening,
-    outcome,
     position,
-    report,
     running,
 )
-
-
-class HandClock:
-    """Moves when it is told to."""
-
-    now = 1000.0
-
-    def wall(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class Store(MemoryLedgerStore):
-    """A memory store that loses answers on demand, and remembers what was removed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.faults: list[str] = []
-        self.removed: list[str] = []
-        self.waits = 0
-
-    async def replace(self, ledger: Ledger, version: str) -> Stored:
-        fault = self.faults.pop(0) if self.faults else ""
-        if fault == "unavailable":
-            raise LedgerUnavailable("no route")
-        if fault == "lost":
-            raise AnswerLost("no answer")
-        written = await super().replace(ledger, version)
-        if fault == "lost-applied":
-            raise AnswerLost("no answer")
-        return written
-
-    async def wait_changed(self, version: str, timeout_seconds: float) -> None:
-        self.waits += 1
-        await super().wait_changed(version, timeout_seconds)
-
-    async def remove_object(self, name: str) -> None:
-        self.removed.append(name)
-        await super().remove_object(name)
-
-
-@dataclass
-class World:
-    """A ledger, a driver of its epoch 1, and a coordinator that is played by hand."""
-
-    store: Store = field(default_factory=Store)
-    clock: HandClock = field(default_factory=HandClock)
-    settings: DriverSettings = field(
-        default_factory=lambda: DriverSettings(1, "driver-1", "rev-1", {"a": TOKEN, "b": TOKEN}, max_pending=2)
-    )
-    staged: list[Assignment] = field(default_factory=list)
-
-    @property
-    def environment(self) -> Environment:
-        return Environment(self.clock, random.Random(5))
-
-    def driver(self, **changed: Any) -> Driver:
-        return Driver(self.store, replace(self.settings, **changed), self.environment)
-
-    async def put(self, ledger: Ledger) -> None:
-        """Make it the present ledger, whatever was there."""
-        present = await self.store.load()
-        await (self.store.replace(ledger, present.version) if present else self.store.create(ledger))
-
-    async def ledger(self) -> Ledger:
-        present = await self.store.load()
-        assert present is not None
-        return present.ledger
-
-    async def happen(self, *events: Event) -> None:
-        await self.put(after(await self.ledger(), *events))
-
-    async def stage(self, assignment: Assignment) -> Staging:
-        self.staged.append(assignment)
-        return whole(assignment)
-
-
-def result(assignment: Assignment, sink: str, subtask: int, subtasks: int = 2, **fields: Any) -> TaskResult:
-    lineage = Lineage(assignment.checkpoint, assignment.epoch, subtask, subtasks, 0)
-    made = TaskResult(sink, lineage, Written(1, f"{sink}{subtask}".encode()), rows=3)
-    return replace(made, **fields)
-
-
-def whole(assignment: Assignment, **fields: Any) -> Staging:
-    results = [result(assignment, sink, index, **fields) for sink in "ba" for index in (1, 0)]
-    return Staging(results, {"a": 2, "b": 2})
-
-
-def play(scene: Callable[[World], Coroutine[Any, Any, None]], ledger: Ledger | None = None) -> World:
-    world = World()
-
-    async def run() -> None:
-        await world.put(running() if ledger is None else ledger)
-        await scene(world)
-
-    asyncio.run(run())
-    return world
-
-
-async def nothing() -> Mapping[str, TargetView]:
-    return {}
-
-
-async def soon(predicate: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if predicate():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it did not come to pass")
-
-
-# --- claim
-
-
-def test_a_driver_claims_its_epoch_and_may_ask_twice() -> None:
-    async def scene(world: World) -> None:
-        driver = world.driver()
-        await driver.claim()
-        await driver.claim()
-        assert (await world.ledger()).claim == "driver-1"
-
-    play(scene, after(NEW, RaiseEpoch(1)))
-
-
-def test_a_claim_whose_answer_is_lost_is_known_again() -> None:
-    async def scene(world: World) -> None:
-        world.store.faults = ["lost-applied"]
-        await world.driver().claim()
-        assert (await world.ledger()).claim == "driver-1"
-
-    play(scene, after(NEW, RaiseEpoch(1)))
-
-
-def test_a_second_process_of_the_same_epoch_is_fenced() -> None:
-    async def scene(world: World) -> None:
-        with pytest.raises(Fenced, match="AlreadyClaimed"):
-            await world.driver(claimant="driver-1b").claim()
-
-    play(scene)
-
-
-def test_a_driver_of_an_older_epoch_is_fenced() -> None:
-    async def scene(world: World) -> None:
-        with pytest.raises(Fenced, match="StaleEpoch"):
-            await world.driver().claim()
-
-    play(scene, after(NEW, RaiseEpoch(1), RaiseEpoch(2)))
-
-
-# --- start
-
-
-def test_a_start_waits_for_older_checkpoints_and_for_recovery() -> None:
-    async def scene(world: World) -> None:
-        driver = world.driver(epoch=2, claimant="driver-2")
-        asked = False
-
-        async def views() -> Mapping[str, TargetView]:
-            nonlocal asked
-            asked = True
-            return {}
-
-        await world.happen(*opening(2)[:2])
-        source = SourceView("ledger-1", "query-1", position(0), 0)
-        start = asyncio.create_task(driver.start(source, views))
-        await soon(lambda: world.store.waits == 1)
-        await world.put(committed(await world.ledger(), 1, "a", "b"))
-        await soon(lambda: world.store.waits == 2)
-        assert not asked
-        await world.happen(opening(2)[2])
-        await asyncio.wait_for(start, 2.0)
-        assert asked
-
-    play(scene, decided(1))
-
-
-def behind() -> Ledger:
-    """Checkpoint 1 is committed, and sink `a` has evidence of it."""
-    return after(committed(decided(1), 1, "a", "b"), *opening(2))
-
-
-SOURCE = SourceView("ledger-1", "query-1", position(0), 0)
-
-
-async def lost_rows() -> Mapping[str, TargetView]:
-    return {"a": TargetView(0)}
-
-
-def test_a_disagreement_stops_the_start_with_its_reason_and_advice() -> None:
-    async def scene(world: World) -> None:
-        with pytest.raises(StartRefused) as caught:
-            await world.driver(epoch=2, claimant="driver-2").start(SOURCE, lost_rows)
-        assert caught.value.reason == StartReason.TARGET_BEHIND_LEDGER
-        assert "restore the newer target" in caught.value.advice
-        assert (await world.ledger()) == behind()
-
-    play(scene, behind())
-
-
-def test_a_person_accepts_a_disagreement_once_per_nonce() -> None:
-    async def scene(world: World) -> None:
-        accept = frozenset({"TargetBehindLedger"})
-        driver = world.driver(epoch=2, claimant="driver-2", nonce=5, accept=accept)
-        world.store.faults = ["lost-applied"]
-        await driver.start(SOURCE, lost_rows)
-        ledger = await world.ledger()
-        assert ledger.sinks["a"].evidence == 0
-        assert [(a.nonce, a.reason) for a in ledger.acceptances] == [(5, "TargetBehindLedger")]
-        await world.happen(Accept(TOKEN, 1, 6, "X", views={"a": TargetView(3)}))
-        with pytest.raises(StartRefused, match=r"recovery\.nonce above 5"):
-            await driver.start(SOURCE, lost_rows)
-
-    play(scene, behind())
-
-
-def test_accepting_one_reason_does_not_accept_another() -> None:
-    async def scene(world: World) -> None:
-        driver = world.driver(epoch=2, claimant="driver-2", nonce=1, accept=frozenset({"TargetReplaced"}))
-        with pytest.raises(StartRefused, match="TargetBehindLedger"):
-            await driver.start(SOURCE, lost_rows)
-
-    play(scene, behind())
-
-
-def held(reason: str = "QuotaExceeded") -> Ledger:
-    refusal = outcome(1, "a", OutcomeKind.REFUSED, reason=reason, message="no room")
-    return after(decided(1), report(refusal), *opening(2))
-
-
-def test_a_held_checkpoint_of_an_older_epoch_stops_the_start_with_its_reason() -> None:
-    async def scene(world: World) -> None:
-        with pytest.raises(StartRefused) as caught:
-            await world.driver(epoch=2, claimant="driver-2").start(SOURCE, nothing)
-        assert caught.value.reason == "QuotaExceeded"
-        assert "checkpoint 1 of sink a is held: no room" in caught.value.message
-
-    play(scene, held())
-
-
-@pytest.mark.parametrize("word", ["CommittableLost", "AbandonPending"])
-def test_a_held_checkpoint_that_a_person_has_spoken_of_is_waited_for(word: str) -> None:
-    async def scene(world: World) -> None:
-        driver = world.driver(epoch=2, claimant="driver-2", accept=frozenset({word}))
-        start = asyncio.create_task(driver.start(SOURCE, nothing))
-        await soon(lambda: world.store.waits == 1)
-        start.cancel()
-
-    play(scene, held("CommittableLost"))
-
-
-def test_a_start_in_a_newer_epoch_is_fenced() -> None:
-    async def scene(world: World) -> None:
-        await world.happen(RaiseEpoch(2))
-        with pytest.raises(Fenced):
-            await world.driver().start(SourceView(), nothing)
-
-    play(scene)
-
-
-# --- a checkpoint
+from tests.unit.driver.world import World, play, result, soon, whole
 
 
 def test_a_batch_is_staged_and_decided() -> None:
@@ -474,9 +203,6 @@ def test_the_states_of_the_last_decision_reach_the_next_writers() -> None:
     assert play(scene).staged[1].states == {sink: [Written(2, b"state")] * 2 for sink in "ab"}
 
 
-# --- expiry
-
-
 def living(world: World, lives: Sequence[float]) -> Callable[[Assignment], Awaitable[Staging]]:
     """Passes whose first result has so long to live, one by one."""
     left = list(lives)
@@ -522,9 +248,6 @@ def test_what_can_expire_ages_while_the_ledger_cannot_be_reached() -> None:
         assert await world.driver().checkpoint(position(0), living(world, [150.0, 500.0])) is True
 
     assert len(play(scene).staged) == 2
-
-
-# --- answers lost
 
 
 @pytest.mark.parametrize("faults", [["lost-applied"], ["lost"], ["unavailable", "lost", "lost-applied"]])
@@ -583,32 +306,3 @@ def test_a_number_taken_by_anothers_record_fences() -> None:
             await world.driver().checkpoint(position(0), raced)
 
     play(scene)
-
-
-# --- drained
-
-
-def test_drained_waits_until_nothing_is_pending_or_something_is_held() -> None:
-    async def scene(world: World) -> None:
-        driver = world.driver()
-        task = asyncio.create_task(driver.drained())
-        await soon(lambda: world.store.waits == 1)
-        assert not task.done()
-        await world.happen(report(outcome(1, "a", OutcomeKind.REFUSED, reason="X")))
-        assert (await asyncio.wait_for(task, 2.0)).pending
-
-    play(scene, decided(1))
-
-
-def test_drained_waits_for_clean_ups_too_but_not_for_long() -> None:
-    async def scene(world: World) -> None:
-        task = asyncio.create_task(world.driver().drained())
-        await soon(lambda: world.store.waits == 1)
-        world.clock.now += 3600.0
-        await world.happen(RaiseToken(2, "coordinator-2"))
-        assert (await asyncio.wait_for(task, 2.0)).records != ()
-        cleaned = (outcome(1, sink, OutcomeKind.CLEANED) for sink in "ab")
-        await world.happen(report(*cleaned, token=2))
-        assert (await asyncio.wait_for(world.driver().drained(), 2.0)).records == ()
-
-    play(scene, committed(decided(1), 1, "a", "b"))
