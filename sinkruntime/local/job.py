@@ -26,7 +26,7 @@ from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import Wishes
 from sinkruntime.driver.driver import Driver, DriverSettings, Stage
 from sinkruntime.environment import Environment
-from sinkruntime.errors import ConfigurationError, ExitCode, StartRefused
+from sinkruntime.errors import ConfigurationError, ExitCode, StartRefused, TargetError
 from sinkruntime.ledger.change import change
 from sinkruntime.local.backstage import Backstage
 from sinkruntime.local.workspace import RUN_VARIABLE, Workspace, authorities, older_gone
@@ -182,7 +182,8 @@ class _LocalRun:
     def _check_guarantees(self, sinks: Mapping[str, Sink]) -> None:
         """With what the targets themselves say; refuses a guarantee that they cannot give."""
         for index, bound in enumerate(self.workspace.job.sinks):
-            facts = sinks[bound.spec.name].inspect()
+            with _of_sink(index):
+                facts = sinks[bound.spec.name].inspect()
             offer = bound.sink_class.guarantee(bound.options, facts)
             if bound.spec.guarantee and not offer.guarantee >= Guarantee(bound.spec.guarantee):
                 message = f"{bound.spec.guarantee} is more than this target can give: {offer.why}"
@@ -216,8 +217,9 @@ class _LocalRun:
         assert loaded is not None, "created or found just now"
         ledger_id = loaded.ledger.ledger_id
         schemas = query.schemas
-        for name, sink in sinks.items():
-            sink.prepare_target(schemas[name])
+        for index, (name, sink) in enumerate(sinks.items()):
+            with _of_sink(index):
+                sink.prepare_target(schemas[name])
         self._start_coordinators(ledger_id, epoch)
         driver = Driver(store, self._driver_settings(epoch), self.environment)
         if not loaded.ledger.decided:
@@ -348,6 +350,17 @@ class _GuardedDriver:
     async def checkpoint(self, position: Position, stage: Stage, batch: str = "") -> bool:
         """See `Driver.checkpoint`."""
         return await self.backstage.guard(self.driver.checkpoint(position, stage, batch))
+
+
+@contextmanager
+def _of_sink(index: int) -> Iterator[None]:
+    """A sink knows its options and not its place in the manifest: its errors get their whole path here."""
+    try:
+        yield
+    except (ConfigurationError, TargetError) as error:
+        if error.path.startswith("options"):
+            error.path = f"spec.sinks[{index}].{error.path}"
+        raise
 
 
 def _raise(ledger: Ledger, epoch: int) -> Event | None:

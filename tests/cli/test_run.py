@@ -121,7 +121,7 @@ def _read(descriptor: int) -> bytes:
         ("type: ProcessingTime, interval: 200ms", "type: Processing", 2, "{job}:10: spec.trigger.type: "),
         ("  sinks:", "  transform:\n  - sql: SELECT nope FROM input\n  sinks:", 1,
          "{job}:12: spec.transform[0].sql: InvalidSql: "),
-        ("path: out", "path: in/1.csv/out", 1, "{job}:"),
+        ("path: out", "path: in/1.csv/out", 1, "{job}:14: spec.sinks[0].options.path: NotADirectory: "),
     ],
 )  # fmt: skip
 def test_what_stops_a_run_is_said_with_the_manifests_line(
