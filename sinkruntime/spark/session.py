@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from sinkruntime.errors import ConfigurationError
@@ -91,13 +92,12 @@ def open_session(settings: SessionSettings) -> SparkSession:
         path = Path(resolve(jar, settings.base))
         if "://" not in jar and not path.is_file():
             raise ConfigurationError("JarMissing", f"{path} does not exist", path=f"spec.deps.jars[{index}]")
-    # Executors use what Spark finds in the environment; ours has the same packages as this process.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.local:  # workers need the packages of this very process, whatever the environment says
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     conf = settings.configuration()
     with as_file(files("sinkruntime.spark") / "log4j2.properties") as quiet:
         key = "spark.driver.extraJavaOptions"
-        conf[key] = " ".join(filter(None, [f"-Dlog4j2.configurationFile=file:{quiet}", conf.get(key)]))
+        conf[key] = " ".join(filter(None, [f"-Dlog4j2.configurationFile={quiet.as_uri()}", conf.get(key)]))
         builder = SparkSession.builder.master(settings.master).appName(settings.name)
         for name, value in conf.items():
             builder = builder.config(name, value)
@@ -106,6 +106,9 @@ def open_session(settings: SessionSettings) -> SparkSession:
         except SPARK_ERRORS as error:
             message = f"Spark did not start: {first_line(error)}"
             raise ConfigurationError("SparkNotStarted", message, path="spec.sparkConf") from error
+    if session.version != pyspark.__version__:
+        message = f"Spark {session.version} was started, this release needs {pyspark.__version__}"
+        raise ConfigurationError("SparkMismatch", message, advice="unset SPARK_HOME, or let it point to that Spark")
     for entry in settings.spec.deps.py_files:
         if Path(resolve(entry, settings.base)).is_file():
             session.sparkContext.addPyFile(resolve(entry, settings.base))
