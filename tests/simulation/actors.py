@@ -195,7 +195,7 @@ async def operate(world: World, process: Process) -> None:
         coordinator = Coordinator(
             services_of(world, environment), commit_settings(world), Tenure(Authority.TOKEN, holder)
         )
-        running = world.loop.start(process, _coordinate(coordinator), holder)
+        running = world.loop.start(process, _coordinate(world, coordinator), holder)
         world.tenures[process] = (coordinator, holder)
         poke = world.lease.poke(process)
         await asyncio.wait([running, poke], return_when=asyncio.FIRST_COMPLETED)
@@ -207,12 +207,15 @@ async def operate(world: World, process: Process) -> None:
         await asyncio.sleep(world.dice.seconds(0.5))
 
 
-async def _coordinate(coordinator: Coordinator) -> None:
+async def _coordinate(world: World, coordinator: Coordinator) -> None:
     """One tenure; that it is fenced is what it ends with, not an error of the process."""
     try:
         await coordinator.run()
     except SinkjobError:
         return
+    except Exception as error:
+        world.loop.failed = world.loop.failed or error
+        raise
 
 
 async def abort(world: World, process: Process, token: int, first: int) -> None:

@@ -247,7 +247,8 @@ class Oracle:
         assert after is not None
         tenure_begins = (after.token, after.epoch) != (before.token, before.epoch)
         accepted = len(after.acceptances) > len(before.acceptances)
-        if not ((tenure_begins or accepted) and part.state is PartState.IN_DOUBT):
+        lifted = old.state is PartState.FENCED  # by whoever found another part landed
+        if not ((tenure_begins or accepted or lifted) and part.state is PartState.IN_DOUBT):
             self._may_speak(before, part.authority, actor, f"{sink} of {now.number} {part.state}")
         if part.state is PartState.COMMITTED and old.state not in FINAL:
             self._must_be_visible(fate, sink)

@@ -306,11 +306,12 @@ def run(seed: int) -> Result:
         world.healed_at = loop.time()
         world.dice.healed = True
         _finish(world)
+        verdict = _verdict(world)
     finally:
         world.loop.close()
         TARGETS.clear()
         INTERCEPTS.clear()
-    return Result(seed, _verdict(world), world.loop.steps, world.loop.time(), dict(world.dice.hits), world)
+    return Result(seed, verdict, world.loop.steps, world.loop.time(), dict(world.dice.hits), world)
 
 
 def _finish(world: World) -> None:
@@ -348,7 +349,8 @@ def _no_garbage(world: World, authority: Authority) -> None:
     named |= {pointer for record in ledger.records for pointer in record.superseded}
     named |= {payload.pointer for payload in ledger.last.states.values()} if ledger.last else set()
     named |= oracle.dropped
-    orphans = [name for name in world.store.objects if name not in named and not name.startswith(f"{ledger.epoch}-")]
+    kept = {str(record.epoch) for record in ledger.records} | {str(ledger.epoch)}
+    orphans = [n for n in world.store.objects if n not in named and n.partition("-")[0] not in kept]
     oracle.demand(not orphans, "I7", f"payload objects are left: {orphans}")
 
 
