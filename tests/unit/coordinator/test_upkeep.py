@@ -60,32 +60,37 @@ def assert_true(value: bool) -> None:
 
 
 def test_a_hung_call_of_another_lane_never_lets_a_commit_pass_for_done() -> None:
-    """While checkpoint 1 is cleaned (and hangs), checkpoint 2 is committed with the same committers."""
+    """The clean-up of checkpoint 1 hangs and drops the committers while a round on checkpoint 2 is under way."""
     go, hung = threading.Event(), threading.Event()
+    rounds: list[int] = []
 
     def hook(checkpoint: int) -> None:
         if checkpoint == 1:
             hung.set()
             go.wait(5.0)
 
-    def pre_commit(committables: Any) -> Any:
-        if committables[0][0].checkpoint == 2:
-            hung.wait(5.0)
-            time.sleep(0.08)  # the other lane's call runs out of its time now, and the handle is dropped
-        return committables
-
     async def scene(world: World) -> None:
+        def pre_commit(committables: Any) -> Any:
+            if committables[0][0].checkpoint == 2:
+                rounds.append(2)
+                while not world.target.count("clean"):  # it follows upon the hung call
+                    time.sleep(0.002)
+            return committables
+
         world.sinks["a"].hook = hook
         world.sinks["a"].pre_commit = pre_commit  # type: ignore[method-assign]
         await world.begin()
         async with world.working():
             await world.decide(1)
+            await asyncio.to_thread(hung.wait, 5.0)
+            await asyncio.sleep(0.1)
             await world.decide(2)
             await world.until(settled)
             go.set()
 
-    world = play(scene, settings=CommitSettings(timeout_seconds=0.1, backoff_first_seconds=0.001))
+    world = play(scene, settings=CommitSettings(timeout_seconds=0.2, backoff_first_seconds=0.001))
     assert world.target.visible == {("a", 1, 0), ("a", 2, 0)}
+    assert rounds[0] == 2
 
 
 def test_payloads_are_removed_after_cleaning_and_never_before() -> None:
