@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sinkruntime.api import Clock
+from sinkruntime.cli.secrecy import hide
 from sinkruntime.local.inspection import committed_up_to
 from sinkruntime.protocol.ledger import Ledger, PartState
 
@@ -66,7 +67,7 @@ class Progress:
 
 
 def _why(reason: str, message: str) -> str:
-    return ": ".join(filter(None, [reason, message]))
+    return hide(": ".join(filter(None, [reason, message])))
 
 
 def _ended(summary: Mapping[str, str]) -> str:
@@ -152,7 +153,7 @@ class PlainDisplay:
         return self._shown is not None and self._progress.committed > self._shown
 
     def _say(self, text: str) -> None:
-        click.echo(text)
+        click.echo(hide(text))
         sys.stdout.flush()
 
 
@@ -190,7 +191,7 @@ class LiveDisplay:
 
     def said(self, text: str) -> None:
         """See `Display`."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(hide(text), highlight=False, markup=False)
 
     def ended(self, summary: Mapping[str, str]) -> None:
         """See `Display`."""

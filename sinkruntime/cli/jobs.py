@@ -13,7 +13,9 @@ from pathlib import Path
 
 import click
 
+from sinkruntime.cli.secrecy import conceal
 from sinkruntime.errors import ConfigurationError, ManifestError, Problem, TargetError
+from sinkruntime.local.inspection import secrets_of
 from sinkruntime.local.workspace import Workspace
 from sinkruntime.spec.bind import BoundJob, load_job
 
@@ -38,6 +40,8 @@ def opened(job: str, namespace: str | None = None, *, to_run: bool = False) -> I
     with contextlib.chdir(path.parent):
         bound = _load(path.name, job, to_run)
         workspace = Workspace(bound)
+        sinks = [secrets_of(workspace, sink) for sink in bound.sinks]
+        conceal([bound.source_secrets, bound.checkpoint_secrets, *sinks])
         try:
             yield workspace
         except (ConfigurationError, TargetError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from sinkruntime.cli.jobs import job_argument, namespace_option, opened
 from sinkruntime.errors import ConfigurationError, LedgerCorrupt, LedgerFormatTooNew
 from sinkruntime.local.workspace import Workspace
 from sinkruntime.protocol import codec
-from sinkruntime.protocol.ledger import Ledger
+from sinkruntime.protocol.ledger import Ledger, Payload
 
 FORMAT = 1
 _NOT_OURS = "give a file that `sinkjob ledger export` wrote"
@@ -68,7 +69,7 @@ async def _exported(workspace: Workspace) -> dict[str, Any]:
     objects = {name: base64.b64encode(await store.get_object(name)).decode() for name in sorted(needed)}
     folder = workspace.root / "revisions"
     names = sorted({record.revision for record in stored.ledger.records})
-    revisions = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    revisions = {name: _revision(folder / f"{name}.json") for name in names}
     return {
         "format": FORMAT,
         "job": workspace.name,
@@ -78,7 +79,15 @@ async def _exported(workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _payloads(ledger: Ledger) -> list[Any]:
+def _revision(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"the manifest that a pending checkpoint was made under cannot be read: {path}"
+        raise ConfigurationError("RevisionLost", message, advice="restore that file") from error
+
+
+def _payloads(ledger: Ledger) -> list[Payload]:
     states = list(ledger.last.states.values()) if ledger.last else []
     return states + [part.payload for record in ledger.records for part in record.parts.values() if part.payload]
 
@@ -129,15 +138,27 @@ def _read(source: Path) -> tuple[Mapping[str, Any], Ledger]:
         raise LedgerCorrupt(f"{source}: {error}", "export it again") from error
 
 
+def _objects(content: Mapping[str, Any], found: Ledger) -> dict[str, bytes]:
+    """The payload objects that the ledger points at, whole; whatever else is in the file is left out."""
+    objects: dict[str, bytes] = {}
+    for payload in _payloads(found):
+        if payload.pointer is None:
+            continue
+        try:
+            data = base64.b64decode(content["objects"][payload.pointer], validate=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerCorrupt(f"the export lacks the payload object {payload.pointer}", "export it again") from error
+        if hashlib.sha256(data).hexdigest() != payload.sha256:
+            raise LedgerCorrupt(f"the payload object {payload.pointer} in the export is damaged", "export it again")
+        objects[payload.pointer] = data
+    return objects
+
+
 async def _imported(workspace: Workspace, content: Mapping[str, Any], found: Ledger, path: Path) -> None:
     """Objects and manifests first, the ledger last: it never names what is not there."""
     store = workspace.store
-    objects = {name: base64.b64decode(text) for name, text in content.get("objects", {}).items()}
-    missing = sorted({p.pointer for p in _payloads(found) if p.pointer} - objects.keys())
-    if missing:
-        raise LedgerCorrupt(f"the export lacks the payload object {missing[0]}", "export it again")
-    for name, data in objects.items():
-        await store.put_object(Path(name).name, data)
+    for name, data in _objects(content, found).items():
+        await store.put_object(name, data)
     folder = workspace.root / "revisions"
     folder.mkdir(parents=True, exist_ok=True)
     for name, manifest in content.get("revisions", {}).items():

@@ -11,11 +11,23 @@ import sys
 from typing import TextIO
 
 from sinkruntime.cli.output import time_text
+from sinkruntime.cli.secrecy import hide
 
 LEVELS = ("debug", "info", "warning", "error")
 
 #: Libraries that log every packet or socket at debug.
 _NOISY = ("py4j", "botocore", "urllib3", "boto3", "s3transfer")
+
+
+class TextFormatter(logging.Formatter):
+    """A line of text a record, then its traceback if any."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return hide(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -33,7 +45,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return hide(json.dumps(line, ensure_ascii=False, default=str))
 
 
 class _ErrorHandler(logging.StreamHandler[TextIO]):
@@ -54,8 +66,7 @@ class _ErrorHandler(logging.StreamHandler[TextIO]):
 def configure(level: str, form: str) -> None:
     """Send the records of `level` and above to standard error; replaces what an earlier call set up."""
     handler = _ErrorHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else text)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     for former in [known for known in root.handlers if isinstance(known, _ErrorHandler)]:
         root.removeHandler(former)

@@ -20,6 +20,7 @@ from sinkruntime.cli.doctor import doctor
 from sinkruntime.cli.ledger import ledger
 from sinkruntime.cli.look import commits, explain, status
 from sinkruntime.cli.run import run
+from sinkruntime.cli.secrecy import hide
 from sinkruntime.cli.sinks import sinks
 from sinkruntime.errors import ExitCode, SinkjobError
 
@@ -35,8 +36,8 @@ class Commands(click.Group):
             raise
         except SinkjobError as error:
             if ctx.params["debug"]:
-                traceback.print_exc()
-            click.echo(str(error), err=True)
+                click.echo(hide(traceback.format_exc()), err=True)
+            click.echo(hide(str(error)), err=True)
             ctx.exit(int(error.exit_code))
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
@@ -51,9 +52,10 @@ class Commands(click.Group):
 
 def _say_unexpected(error: Exception, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
+        click.echo(hide(traceback.format_exc()), err=True)
     first_line = (str(error).splitlines() or [""])[0]
-    click.echo(f"unexpected error, most likely a bug in sinkjob: {type(error).__name__}: {first_line}", err=True)
+    said = hide(f"{type(error).__name__}: {first_line}")
+    click.echo(f"unexpected error, most likely a bug in sinkjob: {said}", err=True)
     if not debug:
         click.echo("`sinkjob --debug …` with the same command shows where it comes from", err=True)
 

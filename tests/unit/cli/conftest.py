@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkruntime.cli.secrecy import conceal
 from sinkruntime.sinks.memory.session import INTERCEPTS, TARGETS
 from tests.unit.cli.fabricate import Fabricated
 
@@ -20,3 +21,4 @@ def job(tmp_path: Path) -> Iterator[Fabricated]:
     TARGETS.pop(tmp_path.name, None)
     INTERCEPTS.pop(tmp_path.name, None)
     sys.path[:] = before
+    conceal([])

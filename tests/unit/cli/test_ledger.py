@@ -105,6 +105,7 @@ def test_the_ledger_of_another_job_is_refused(other: Fabricated, exported: Path)
         (lambda text: "[]", "is no exported ledger"),
         (lambda text: text.replace('"decided": 2', '"decided": 3'), "its checksum is wrong"),
         (lambda text: text.replace('"format": 1', '"format": 9', 1), "was written by a newer release"),
+        (lambda text: text.replace(base64.b64encode(DATA).decode(), "AAAA"), "1-abcdef in the export is damaged"),
         (lambda text: text.replace("1-abcdef\": \"", "1-other\": \""), "the export lacks the payload object 1-abcdef"),
     ],
 )  # fmt: skip
@@ -131,3 +132,12 @@ def test_nothing_is_imported_while_the_job_runs(other: Fabricated, exported: Pat
     assert result.exit_code == 1
     assert result.stderr.startswith(f"AlreadyRunning: job tests/small is being run by process {os.getpid()}\n")
     assert read_ledger(other.workspace) is None
+
+
+def test_an_export_that_would_lack_a_pending_checkpoints_manifest_is_refused(job: Fabricated, exported: Path) -> None:
+    (job.workspace.root / "revisions" / f"{job.workspace.revision}.json").unlink()
+    result = invoke("ledger", "export", job.path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "RevisionLost: the manifest that a pending checkpoint was made under cannot be read"
+    )

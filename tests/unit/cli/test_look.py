@@ -2,10 +2,12 @@
 
 import fcntl
 import json
+import logging
 import os
 import re
 from typing import Any
 
+import pytest
 import yaml
 
 from sinkruntime.protocol.events import OutcomeKind
@@ -278,3 +280,33 @@ def test_secrets_are_never_printed(job: Fabricated) -> None:
     assert "login with *** failed" in invoke("plan", job.path).stdout
     assert "login with *** failed" in invoke("doctor", job.path).stdout
     assert "postgres://me:***@host refused" in invoke("commits", job.path).stdout
+
+
+def test_an_error_that_holds_a_secret_is_shown_without_it(job: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
+    (job.folder / "pass.env").write_text("target=hunter2hunter2\n")
+    head = MANIFEST.partition("  - name: lake")[0]
+    job.write(f"{head}  - name: lake\n    type: memory\n    optionsFrom: [{{fileRef: {{path: pass.env}}}}]\n")
+
+    def fail(*_: object) -> None:
+        logging.getLogger("sinkruntime.x").error("cannot log in with hunter2hunter2")
+        raise ValueError("no such user: me:hunter2hunter2@host")
+
+    monkeypatch.setattr("sinkruntime.cli.look.read_ledger", fail)
+    for arguments in (("status", job.path), ("--debug", "--log-format", "json", "status", job.path)):
+        result = invoke(*arguments)
+        assert result.exit_code == 1
+        assert "ValueError: no such user: me:***@host" in result.stderr
+        assert "cannot log in with ***" in result.stderr
+        assert "hunter2" not in result.stdout + result.stderr
+
+
+def test_a_sink_that_left_the_manifest_is_still_asked_with_the_manifest_it_had(job: Fabricated) -> None:
+    job.begin()
+    job.settle(1)
+    former = job.workspace.revision
+    job.write(MANIFEST.replace("name: screen", "name: other"))
+    (entry,) = told("commits", job.path)["checkpoints"]
+    assert entry["evidence"]["screen"]["proved"] == "yes"
+    (job.workspace.root / "revisions" / f"{former}.json").unlink()
+    (entry,) = told("commits", job.path)["checkpoints"]
+    assert entry["evidence"]["screen"] == {"proved": "unknown", "text": "this sink is no longer in the manifest"}
