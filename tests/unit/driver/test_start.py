@@ -7,7 +7,7 @@ import pytest
 
 from sinkruntime.errors import Fenced, StartRefused
 from sinkruntime.protocol.events import Accept, OutcomeKind, RaiseEpoch, RaiseToken, TargetView
-from sinkruntime.protocol.ledger import Ledger
+from sinkruntime.protocol.ledger import Ledger, PartState
 from sinkruntime.protocol.start import SourceView, StartReason
 from tests.protocol.build import (
     NEW,
@@ -17,6 +17,7 @@ from tests.protocol.build import (
     decided,
     opening,
     outcome,
+    part_of,
     position,
     report,
 )
@@ -154,6 +155,20 @@ def test_a_held_checkpoint_that_a_person_has_spoken_of_is_waited_for(word: str) 
         start.cancel()
 
     play(scene, held("CommittableLost"))
+
+
+def test_a_checkpoint_held_for_its_target_is_tried_again_when_a_person_accepts_the_target() -> None:
+    async def scene(world: World) -> None:
+        accept = frozenset({"TargetBehindLedger"})
+        driver = world.driver(epoch=2, claimant="driver-2", nonce=1, accept=accept)
+        start = asyncio.create_task(driver.start(SOURCE, lost_rows))
+        await soon(lambda: world.store.waits == 1)
+        ledger = await world.ledger()
+        assert part_of(ledger, 1, "a").state is PartState.IN_DOUBT
+        assert [(a.nonce, a.reason) for a in ledger.acceptances] == [(1, "TargetBehindLedger")]
+        start.cancel()
+
+    play(scene, held("TargetBehindLedger"))
 
 
 def test_a_start_in_a_newer_epoch_is_fenced() -> None:
