@@ -147,6 +147,16 @@ class Settled:
     decided_ms: int = 0
     aborted: bool = False
 
+    @classmethod
+    def of(cls, record: Record, aborted: bool) -> Settled:
+        """What is kept of a record."""
+        at = record.position
+        start, end = (text if len(text) <= SETTLED_TEXT_CHARS_MAX else "" for text in (at.start.text, at.end.text))
+        rows = {sink: part.rows for sink, part in record.parts.items()}
+        return cls(
+            record.number, record.epoch, record.revision, at.batch_id, start, end, rows, record.decided_ms, aborted
+        )  # fmt: skip
+
 
 #: How many settled checkpoints are kept, and how much of their offsets: 20 times 1 KiB at most, beside the records.
 HISTORY_MAX = 20
