@@ -77,6 +77,12 @@ class StartRefused(SinkjobError):
     """The start check found a disagreement; `reason` is one that `recovery.accept` takes, or a final one."""
 
 
+class Held(StartRefused):
+    """A decided checkpoint was turned down and waits for a person; nothing is lost, and nothing goes on before it."""
+
+    exit_code = ExitCode.FENCED_OR_IN_DOUBT
+
+
 class Fenced(SinkjobError):
     """A newer driver or coordinator has taken over; this one must end without another effect."""
 

@@ -70,6 +70,7 @@ class Attempt:
         # Of this round: the handle drops its own when a call hangs, perhaps one of another lane's.
         self._committer: SinkCommitter | None = None
         self._aggregated: SinkAggregatedCommitter | None = None
+        self._doubt = ("", "")  # why the target cannot tell, as a probe said
 
     async def run(self) -> Outcome:
         """Do it. Errors of the sink are outcomes; only errors of ours are raised."""
@@ -146,7 +147,7 @@ class Attempt:
             return await self._fold_one(one, requests)
         found = await self._probe(requests)
         if found is not OutcomeKind.ABSENT:
-            return self._outcome(found, evidence=found is OutcomeKind.COMMITTED)
+            return self._outcome(found, *self._doubt, evidence=found is OutcomeKind.COMMITTED)
         for request in requests:
             request.answer = None
         return await self._commit(requests)
@@ -156,17 +157,24 @@ class Attempt:
         if self._aggregated is not None:
             one = await self._combine(requests)
             await self._call(self._aggregated.probe, [one], Answer.ABSENT)
+            if one.answer in DONE:
+                return OutcomeKind.COMMITTED
             if one.answer is not Answer.ABSENT:
-                return OutcomeKind.COMMITTED if one.answer in DONE else OutcomeKind.UNKNOWN
+                return self._doubted(one)
         if self._committer is None:
             return OutcomeKind.ABSENT
         asked = [requests[i] for i in self._open(requests)]
         await self._in_chunks(self._committer.probe, asked, default=Answer.ABSENT, label=False)
-        if any(request.answer not in DONE and request.answer is not Answer.ABSENT for request in asked):
-            return OutcomeKind.UNKNOWN
+        doubted = [request for request in asked if request.answer not in DONE and request.answer is not Answer.ABSENT]
+        if doubted:
+            return self._doubted(doubted[0])
         self._done |= {i for i, request in enumerate(requests) if request.answer in DONE}
         landed = not self._open(requests) and self._aggregated is None
         return OutcomeKind.COMMITTED if landed and requests else OutcomeKind.ABSENT
+
+    def _doubted(self, request: CommitRequest) -> OutcomeKind:
+        self._doubt = (request.reason, request.message)
+        return OutcomeKind.UNKNOWN
 
     async def _look(self, requests: list[CommitRequest]) -> Outcome:
         """At a held part: it may have landed after all. Nothing is committed."""
@@ -180,7 +188,7 @@ class Attempt:
         """Make a late commit fail, in every tier; a part that landed is committed after all."""
         found = await self._probe(requests)
         if found is not OutcomeKind.ABSENT:
-            return self._outcome(found, evidence=found is OutcomeKind.COMMITTED)
+            return self._outcome(found, *self._doubt, evidence=found is OutcomeKind.COMMITTED)
         if self._done:
             message = "some writers' committables are visible already, so it cannot be aborted"
             return self._outcome(OutcomeKind.PROGRESS, "PartlyLanded", message)

@@ -110,6 +110,7 @@ class Coordinator:
         self._handles: dict[tuple[str, str], SinkHandle] = {}
         self._unreported: list[Outcome] = []
         self._stopping = False
+        self.begun = asyncio.Event()  # what an earlier tenure was told is put away, what was held is tried again
         self._wake = asyncio.Event()
         self._rounds = itertools.count(1)
 
@@ -119,6 +120,7 @@ class Coordinator:
             stored = await self._begin()
             if self._services.wishes.retry_held:
                 stored = await self._grant(stored, release)
+            self.begun.set()
             while not self._stopping:
                 stored = await self._grant(stored, partial(overrule, wishes=self._services.wishes))
                 stored = await self._round(stored)

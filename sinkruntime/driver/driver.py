@@ -11,10 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sinkruntime.coordinator.wishes import IN_DOUBT
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging, Written, check_lineage
 from sinkruntime.environment import Environment
-from sinkruntime.errors import Fenced, InDoubt, StartRefused
+from sinkruntime.errors import Fenced, Held, InDoubt, StartRefused
 from sinkruntime.ledger.change import change, read
 from sinkruntime.ledger.payloads import Item, load_payload, pack, store_payloads
 from sinkruntime.ledger.store import LedgerStore, Stored
@@ -69,6 +70,7 @@ class DriverSettings:
     patience_seconds: float = 600.0  # how long an unreachable ledger is waited for
     nonce: int = 0  # of `recovery`
     accept: frozenset[str] = frozenset()
+    attended: bool = True  # somebody may speak on what is stuck while this driver runs
     targets: Mapping[str, str] = field(default_factory=dict)  # identities of the targets, where they have one
 
 
@@ -188,6 +190,8 @@ class Driver:
                 raise StartRefused(reason, verdict, "stop the job, restore the checkpoint location, and start again")
             if len(ledger.pending) < self._settings.max_pending:
                 return stored
+            if not self._settings.attended and (unable := stuck(ledger)):
+                raise _waits(*unable[0])
             stored = await self._next(stored)
 
     async def _prepare(self, assignment: Assignment, staging: Staging, position: Position, batch: str) -> Decide:
@@ -259,7 +263,7 @@ class Driver:
         return {sink: [state for _, state in await load_payload(self._store, kept[sink])] for sink in kept}
 
     async def drained(self) -> Ledger:
-        """Wait until nothing is pending, or something is held; returns the ledger as it is then.
+        """Wait until nothing is pending, or a part is stuck (see `stuck`); returns the ledger as it is then.
 
         What is committed is then waited for until it is cleaned, but not for long: the next run would do it, too.
         """
@@ -268,8 +272,7 @@ class Driver:
         while True:
             ledger = stored.ledger
             self._check_epoch(ledger)
-            held = [p for r in ledger.pending for p in r.parts.values() if p.state is PartState.HELD]
-            if held or not ledger.records:
+            if stuck(ledger) or not ledger.records:
                 return ledger
             if not ledger.pending:
                 now = self._environment.clock.monotonic()
@@ -304,6 +307,27 @@ class Driver:
         return await self._read()
 
 
+def stuck(ledger: Ledger) -> list[tuple[int, str, Part]]:
+    """The pending parts that wait for a person: held ones, and those of which the target says that it cannot tell.
+
+    Each as checkpoint, sink, part.
+    """
+    return [
+        (record.number, sink, part)
+        for record in ledger.pending
+        for sink, part in record.parts.items()
+        if part.state is PartState.HELD or (part.state is PartState.IN_DOUBT and part.reason == IN_DOUBT)
+    ]
+
+
+def _waits(number: int, sink: str, part: Part) -> Held | InDoubt:
+    """The error that ends a run which cannot go on before a person speaks."""
+    advice = "mend the cause and start again, or accept what it names, with a new recovery.nonce"
+    if part.state is PartState.IN_DOUBT:
+        return InDoubt(f"checkpoint {number} of sink {sink} is in doubt: {part.message}", advice)
+    return Held(part.reason, f"checkpoint {number} of sink {sink} is held: {part.message}", advice)
+
+
 def _states_of(payloads: Mapping[str, Payload]) -> dict[str, Payload]:
     return {name[2:]: payload for name, payload in payloads.items() if name.startswith("s:")}
 
@@ -323,14 +347,13 @@ def _disputed(records: Sequence[Record], ledger: Ledger, settings: DriverSetting
         return {}
     disputed: dict[StartReason, list[str]] = {}
     taken = {a.reason for a in ledger.acceptances if a.nonce == settings.nonce}
+    unable = stuck(ledger)
     for record in records:
         for sink, part in record.parts.items():
-            if part.state is not PartState.HELD:
+            if (record.number, sink, part) not in unable:
                 continue
             if part.reason not in settings.accept or part.reason in taken:
-                message = f"checkpoint {record.number} of sink {sink} is held: {part.message}"
-                advice = "mend the cause and start again, or accept what it names, with a new recovery.nonce"
-                raise StartRefused(part.reason, message, advice)
+                raise _waits(record.number, sink, part)
             if part.reason in ABOUT_TARGETS:
                 disputed.setdefault(StartReason(part.reason), []).append(sink)
     return disputed

@@ -24,14 +24,14 @@ from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
 from sinkruntime.coordinator.runner import ThreadRunner
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import Wishes
-from sinkruntime.driver.driver import Driver, DriverSettings, Stage
+from sinkruntime.driver.driver import Driver, DriverSettings, Stage, stuck
 from sinkruntime.environment import Environment
 from sinkruntime.errors import ConfigurationError, ExitCode, StartRefused, TargetError
 from sinkruntime.ledger.change import change
 from sinkruntime.local.backstage import Backstage
 from sinkruntime.local.workspace import RUN_VARIABLE, Workspace, authorities, older_gone
 from sinkruntime.protocol.events import Action, Event, RaiseEpoch, TargetView
-from sinkruntime.protocol.ledger import Acceptance, Authority, Ledger, PartState, Position
+from sinkruntime.protocol.ledger import Acceptance, Authority, Ledger, Position
 from sinkruntime.protocol.machine import outstanding
 from sinkruntime.protocol.start import ADVICE, StartReason
 from sinkruntime.spark.checkpoint_files import CheckpointFiles
@@ -265,6 +265,8 @@ class _LocalRun:
             coordinator = Coordinator(services, settings, tenure)
             self.coordinators.append(coordinator)
             self.backstage.spawn(coordinator.run())
+        for coordinator in self.coordinators:  # else the driver could stop for what the last run was told
+            self.backstage.call(coordinator.begun.wait())
 
     def _driver_settings(self, epoch: int) -> DriverSettings:
         recovery, commit = self.spec.recovery, self.spec.commit
@@ -278,6 +280,7 @@ class _LocalRun:
             patience_seconds=LEDGER_SECONDS,
             nonce=recovery.nonce,
             accept=frozenset(recovery.accept),
+            attended=False,
         )
 
     def _facts(self, ledger_id: str, epoch: int) -> dict[str, str]:
@@ -305,12 +308,7 @@ class _LocalRun:
     def _end(self, driver: Driver, done: bool) -> ExitCode:
         """Commit what is decided, clean up, and say how it stands."""
         ledger = self.backstage.call(driver.drained())
-        held = [
-            (record.number, sink, part)
-            for record in ledger.pending
-            for sink, part in record.parts.items()
-            if part.state is PartState.HELD
-        ]
+        held = stuck(ledger)
         if not held:
             ledger = self.backstage.call(self._cleaned())
         for coordinator in self.coordinators:
@@ -318,7 +316,7 @@ class _LocalRun:
         self.backstage.joined()
         self.display.ledger(ledger)
         for number, sink, part in held:
-            self.display.said(f"checkpoint {number} of sink {sink} is held: {part.reason}: {part.message}")
+            self.display.said(f"checkpoint {number} of sink {sink} is {part.state}: {part.reason}: {part.message}")
         if held:
             return ExitCode.FENCED_OR_IN_DOUBT
         committed = {name: str(entry.committed) for name, entry in sorted(ledger.sinks.items())}

@@ -35,7 +35,6 @@ from sinkruntime.protocol.events import (
 from sinkruntime.protocol.ledger import (
     FINAL_PARTS,
     HISTORY_MAX,
-    SETTLED_TEXT_CHARS_MAX,
     Abort,
     Acceptance,
     Authority,
@@ -100,11 +99,14 @@ def _raise_token(ledger: Ledger, event: RaiseToken) -> Ledger:
 
 
 def _doubt(ledger: Ledger, authority: Authority) -> Ledger:
-    """A new tenure cannot know what the last one had under way: ask the target about every pending part."""
+    """A new tenure cannot know what the last one had under way: ask the target about every pending part.
+
+    Of one that is in doubt already, what an earlier tenure was told is forgotten: the cause may be mended.
+    """
 
     def doubted(part: Part) -> Part:
-        ours = part.authority is authority and part.state is P.PENDING
-        return replace(part, state=P.IN_DOUBT) if ours else part
+        ours = part.authority is authority and part.state in (P.PENDING, P.IN_DOUBT)
+        return replace(part, state=P.IN_DOUBT, reason="", message="") if ours else part
 
     return _map_parts(ledger, lambda record, part: doubted(part) if record.pending else part)
 
@@ -356,19 +358,10 @@ def _put(ledger: Ledger, record: Record) -> Ledger:
 def _drop(ledger: Ledger, numbers: set[int]) -> Ledger:
     """Take records out; what people want to know of them stays for a while."""
     aborted = {r.number for r in ledger.records for a in ledger.aborts if a.first <= r.number <= a.last}
-    settled = [_settled(r, r.number in aborted) for r in ledger.records if r.number in numbers]
+    settled = [Settled.of(r, r.number in aborted) for r in ledger.records if r.number in numbers]
     history = sorted([*ledger.history, *settled], key=lambda entry: entry.number)[-HISTORY_MAX:]
     kept = tuple(r for r in ledger.records if r.number not in numbers)
     return replace(ledger, records=kept, history=tuple(history))
-
-
-def _settled(record: Record, aborted: bool) -> Settled:
-    at = record.position
-    start, end = (text if len(text) <= SETTLED_TEXT_CHARS_MAX else "" for text in (at.start.text, at.end.text))
-    rows = {sink: part.rows for sink, part in record.parts.items()}
-    return Settled(
-        record.number, record.epoch, record.revision, at.batch_id, start, end, rows, record.decided_ms, aborted
-    )  # fmt: skip
 
 
 def _map_parts(ledger: Ledger, change: Callable[[Record, Part], Part]) -> Ledger:
