@@ -110,11 +110,15 @@ class Chaos:
     def _target_rollback(self) -> bool:
         world = self._world
         name = world.dice.rng.choice(list(world.targets))
-        number = world.targets[name].roll_back((world.ledger_id, name))
-        if number:
-            world.note("%s is restored from before checkpoint %d", name, number)
-            world.oracle.rolled_back(name, number)
-        return bool(number)
+        owner, ledger = (world.ledger_id, name), world.store.ledger
+        last = world.targets[name].evidence.get(owner, 0)
+        known = ledger is not None and name in ledger.sinks and last <= ledger.sinks[name].evidence
+        if not last or not known:
+            return False  # what the ledger does not know yet nobody could miss
+        world.targets[name].roll_back(owner)
+        world.note("%s is restored from before checkpoint %d", name, last)
+        world.oracle.rolled_back(name, last)
+        return True
 
     def _target_replaced(self) -> bool:
         world = self._world

@@ -19,17 +19,13 @@ class Person:
     def __init__(self, world: World) -> None:
         self._world = world
         self._stopped_by: str | None = None  # the reason of the last start that was refused
-        self._expected = {"Aborted", "NewCheckpoint"}
-        self.words = 0
-
-    def expects(self, *reasons: str) -> None:
-        """Something was done for which a start may be refused."""
-        self._expected.update(reasons)
+        self.heard: set[str] = set()
 
     def hear(self, error: BaseException) -> None:
         """A driver ended with an error."""
         if isinstance(error, StartRefused):
             self._stopped_by = error.reason
+            self.heard.add(error.reason)
 
     def content(self) -> None:
         """A driver has started."""
@@ -75,7 +71,6 @@ class Person:
     def speak(self, accept: frozenset[str], retry: bool = False) -> None:
         """Write a new `recovery` into the manifest; the coordinators start again with it."""
         world = self._world
-        self.words += 1
         world.wishes = Wishes(world.wishes.nonce + 1, accept, retry, "somebody")
         world.note("somebody accepts %s%s", ", ".join(sorted(accept)) or "nothing", ", and lets it try again" * retry)
         self._stopped_by = None

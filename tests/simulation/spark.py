@@ -84,10 +84,9 @@ class Spark:
         """Plan the next batch; None where there is nothing new. `last` is the batch that this query run last, or None."""
         location = self.location
         if last is None:
-            unfinished = [batch for batch in location.planned if batch not in location.finished]
-            if unfinished:
-                return max(unfinished)
             last = max(location.planned, default=-1)
+            if last >= 0 and last not in location.finished:
+                return last
         first = location.planned[last][1] if last in location.planned else 0
         if last + 1 in location.planned:
             raise SparkStopped(f"offsets/{last + 1} was written by another query")

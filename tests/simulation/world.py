@@ -245,7 +245,6 @@ class World:
         self.spark.backup = self.spark.backup or self.spark.location
         self.spark.location = self.spark.location.one_batch_back()
         self.note("the checkpoint location is restored one batch back")
-        self.person.expects("TargetAheadOfSource", "LedgerBehindSource")
 
     # The run.
 
