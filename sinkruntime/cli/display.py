@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,6 +23,8 @@ from sinkruntime.api import Clock
 from sinkruntime.cli.secrecy import hide
 from sinkruntime.local.inspection import committed_up_to
 from sinkruntime.protocol.ledger import Ledger, PartState
+
+log = logging.getLogger(__name__)
 
 #: A plain line at most so often; the live picture is drawn so often.
 LINE_SECONDS = 1.0
@@ -75,6 +79,19 @@ def _ended(summary: Mapping[str, str]) -> str:
     sinks = ", ".join(f"{name} {number}" for name, number in summary.items() if name not in ("why", "decided"))
     why, decided = summary.get("why", ""), summary.get("decided", "0")
     return f"ended: {why}; {decided} checkpoints decided; committed up to: {sinks or 'none'}"
+
+
+def _shown(write: Callable[[], None]) -> None:
+    """Write; where nobody reads any more (`| head`), the job goes on and the rest goes nowhere."""
+    try:
+        write()
+    except OSError as error:
+        log.warning("progress is no longer shown: %s", error.strerror)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except RuntimeError as error:  # a signal came in the middle of a write, and its handler has something to say
+        log.warning("a line is not shown: %s", error)
 
 
 class PlainDisplay:
@@ -153,8 +170,7 @@ class PlainDisplay:
         return self._shown is not None and self._progress.committed > self._shown
 
     def _say(self, text: str) -> None:
-        click.echo(hide(text))
-        sys.stdout.flush()
+        _shown(lambda: click.echo(hide(text)))
 
 
 class LiveDisplay:
@@ -191,7 +207,7 @@ class LiveDisplay:
 
     def said(self, text: str) -> None:
         """See `Display`."""
-        self._console.print(hide(text), highlight=False, markup=False)
+        _shown(lambda: self._console.print(hide(text), highlight=False, markup=False))
 
     def ended(self, summary: Mapping[str, str]) -> None:
         """See `Display`."""

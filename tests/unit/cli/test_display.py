@@ -1,9 +1,12 @@
 """What `run` shows: lines that never flood, and a picture on a terminal."""
 
 import io
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from subprocess import PIPE
 
 import pytest
 from rich.console import Console
@@ -137,6 +140,34 @@ def test_a_terminal_shows_rows_checkpoints_sinks_and_trouble() -> None:
         "ended: done; 4 checkpoints decided; committed up to: lake 2",
     ):  # fmt: skip
         assert shown in text, shown
+
+
+_TALK = """
+import sys
+from sinkruntime.cli import logs
+from sinkruntime.cli.display import PlainDisplay
+from sinkruntime.environment import SystemClock
+logs.configure("warning", "text")
+display = PlainDisplay(SystemClock())
+sys.stdin.read()
+for _ in range(3):
+    display.said("a line")
+print("and Python's own", flush=True)
+"""
+
+
+def test_a_job_goes_on_when_nobody_reads_its_lines_any_more() -> None:
+    command = [sys.executable, "-c", _TALK]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.close()
+        told = process.stderr.read()
+    assert process.returncode == 0, told
+    assert told.endswith("progress is no longer shown: Broken pipe\n")
+    assert told.count("\n") == 1
 
 
 def test_what_is_no_terminal_gets_lines() -> None:
