@@ -46,20 +46,9 @@ def is_compaction_batch(batch: int, interval: int) -> bool:
     return (batch + 1) % interval == 0
 
 
-def next_compaction_batch(batch: int, interval: int) -> int:
-    """The first compaction batch from `batch + 1` on."""
-    return (batch + interval + 1) // interval * interval - 1
-
-
 def batches_before_compaction(compaction: int, interval: int) -> range:
     """What a compaction batch is made of: the compaction batch before it, and all since."""
     return range(max(0, compaction - interval), compaction)
-
-
-def valid_batches(batch: int, interval: int) -> range:
-    """What a reader at `batch` reads: the latest compaction batch, and all since."""
-    start = max(0, (batch + 1) // interval * interval - 1)
-    return range(start, batch + 1)
 
 
 def derive_interval(default: int, latest_compaction: int) -> int:
