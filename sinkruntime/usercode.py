@@ -8,14 +8,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import StringConstraints
+from typing import Any
 
 from sinkruntime.errors import ConfigurationError
-
-#: `package.module:Name`
-UserCode = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=512)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from sinkruntime.api import Guarantee, Offer, RunOn, Sink, SinkWriter, WriterCon
 from sinkruntime.errors import ConfigurationError
 from sinkruntime.rows import RowWriter
 from sinkruntime.spec.base import OptionsModel
-from sinkruntime.usercode import CheckpointContext, UserCode, load_user_code
+from sinkruntime.spec.source import PythonObject
+from sinkruntime.usercode import CheckpointContext, load_user_code
 
 
 class Options(OptionsModel):
     """Options of the `foreach` sink."""
 
-    class_: UserCode = Field(alias="class", description="Your class, as `package.module:Writer`.")
+    class_: PythonObject = Field(alias="class", description="Your class, as `package.module:Writer`.")
     idempotent: bool = Field(
         default=False,
         description="You declare that rows which come again with the same `context.key` change nothing in your target.",

@@ -23,13 +23,14 @@ from sinkruntime.api import (
     WriterContext,
 )
 from sinkruntime.spec.base import OptionsModel
-from sinkruntime.usercode import CheckpointContext, UserCode, load_user_code
+from sinkruntime.spec.source import PythonObject
+from sinkruntime.usercode import CheckpointContext, load_user_code
 
 
 class Options(OptionsModel):
     """Options of the `foreachBatch` sink."""
 
-    function: UserCode = Field(description="Your function of (DataFrame, batch), as `package.module:function`.")
+    function: PythonObject = Field(description="Your function of (DataFrame, batch), as `package.module:function`.")
     persist: bool = Field(
         default=True,
         description="Keep the batch in memory while your function runs: all its actions see the same rows.",

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from sinkruntime.spec.base import Model, OptionsModel, PositiveDuration, Text, UniqueItems
+from sinkruntime.spec.base import Matching, Model, OptionsModel, PositiveDuration, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
 
 
@@ -104,7 +104,7 @@ class Options(OptionsModel):
     max_open_files: int = Field(
         default=100, ge=1, le=10_000, description="Files that one task holds open; the least recently used is closed."
     )
-    file_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,62}$")] = Field(
+    file_prefix: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9.+-]*", "letters, digits, `.`, `+`, `-`", 63)] = Field(
         default="part-", description="What file names begin with. Not `_` or `.`: readers skip such files."
     )
     log: Log = Field(

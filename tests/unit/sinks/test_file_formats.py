@@ -125,7 +125,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
     if isinstance(value, datetime.datetime):
-        return value.replace(tzinfo=None)
+        return value.replace(tzinfo=None, fold=0)
     return value
 
 

@@ -55,7 +55,7 @@ def test_every_format_says_what_compresses_it() -> None:
         ({"delimiter": ";"}, "`delimiter` belongs to `format: csv`"),
         ({"format": "csv", "stagedBy": "spark"}, "needs `format: parquet` or `orc` and a local path"),
         ({"path": "s3://bucket/x", "stagedBy": "spark"}, "needs `format: parquet` or `orc` and a local path"),
-        ({"filePrefix": "_hidden"}, "String should match pattern"),
+        ({"filePrefix": "_hidden"}, "`_hidden` is not letters, digits"),
         ({"maxOpenFiles": 0}, "greater than or equal to 1"),
         ({"partitionBy": ["a", "a"]}, "`a` is listed twice"),
         ({"storage": {"accessKey": "x"}}, "`accessKey` and `secretKey` are given together"),
