@@ -24,6 +24,7 @@ from sinkruntime.api import (
 from sinkruntime.coordinator.handle import SinkHandle
 from sinkruntime.coordinator.runner import OutOfTime, TooManyAbandoned
 from sinkruntime.coordinator.settings import CommitSettings
+from sinkruntime.coordinator.wishes import COMMITTABLE_LOST, IN_DOUBT
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Written
 from sinkruntime.errors import AnswerLost, LedgerError, LedgerUnavailable, SinkjobError
@@ -146,6 +147,10 @@ class Attempt:
             reached("S10", "after")
             return await self._fold_one(one, requests)
         found = await self._probe(requests)
+        part = self._work.part
+        if self._doubt[0] == IN_DOUBT and part.reason == COMMITTABLE_LOST:
+            # Released after it was held: it was lost before any of it could land, and nothing was tried since.
+            return self._outcome(OutcomeKind.REFUSED, part.reason, part.message)
         if found is not OutcomeKind.ABSENT:
             return self._outcome(found, *self._doubt, evidence=found is OutcomeKind.COMMITTED)
         for request in requests:
