@@ -375,8 +375,8 @@ class Sink(ABC):
         return 0
 
     def pre_commit(self, committables: Sequence[tuple[Lineage, Committable]]) -> Sequence[tuple[Lineage, Committable]]:
-        """Merge or rewrite a checkpoint's committables before they are committed. Deterministic, and harmless when it is
-        given its own result, as after an update."""
+        """Merge or rewrite a checkpoint's committables before they are committed. Deterministic, and harmless when
+        it is given its own result, as after an update."""
         return committables
 
     def post_commit(self, checkpoint: int, committables: Sequence[tuple[Lineage, Committable]]) -> None:  # noqa: B027
