@@ -64,6 +64,8 @@ class StagingPass:
             if len(self._sinks) == 1 and self._sinks[0].sink.can_stage():
                 return self._stage(df, self._groups[0], assignment), PassReport()
             return self._write(df, assignment, watermark_ms)
+        except SinkjobError:
+            raise
         except Exception as error:
             raise translate(error, f"staging checkpoint {assignment.checkpoint}") from error
 

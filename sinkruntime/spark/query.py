@@ -160,9 +160,16 @@ class _Run:
             done = False
         if self._returned:
             reached("S14", "after")
-        if self._error is not None and not isinstance(self._error, Stopped):
-            raise translate(self._error, "running a batch") from self._error
-        return done and self._error is None
+        return self._ended_well() and done
+
+    def _ended_well(self) -> bool:
+        """Whether no batch ended the query; raises the error of the one that did, unless it was asked to stop."""
+        error = self._error
+        if isinstance(error, SinkjobError):
+            raise error
+        if error is not None and not isinstance(error, Stopped):
+            raise translate(error, "running a batch") from error
+        return error is None
 
     def batch(self) -> bool:
         """See `Query.run`: one checkpoint of all there is."""
