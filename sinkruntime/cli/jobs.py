@@ -56,6 +56,8 @@ def manifest_path(job: str, namespace: str | None) -> Path:
     path = Path(job)
     if namespace is None and (path.suffix in _SUFFIXES or path.is_file()):
         return path
+    if namespace is None and path.is_dir():
+        raise _unreadable(job, "it is a folder; give the manifest in it, such as job.yaml")
     if namespace is None and "/" in job:
         raise _unreadable(job, "there is no such file")
     where = f"{namespace}/{job}" if namespace else job

@@ -66,6 +66,14 @@ def test_a_missing_manifest_is_an_invalid_one(name: str, tmp_path: Path, monkeyp
     assert result.stderr.startswith(f"{name}: cannot be read: ")
 
 
+def test_a_folder_is_no_manifest(job: Fabricated) -> None:
+    result = invoke("status", str(job.folder))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"{job.folder}: cannot be read: it is a folder; give the manifest in it, such as job.yaml\n",
+    )
+
+
 def test_a_broken_manifest_is_said_with_the_file_as_it_was_given(
     job: Fabricated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
