@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
 from sinkruntime.coordinator.runner import OutOfTime
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.driver.driver import Driver, DriverSettings
-from sinkruntime.driver.staging import LineageIncomplete
+from sinkruntime.driver.staging import Assignment, LineageIncomplete, Staging
 from sinkruntime.environment import Environment
 from sinkruntime.errors import SinkjobError
 from sinkruntime.ledger.change import change
-from sinkruntime.protocol.events import BeginAbort, Event, RaiseEpoch, Refused, TargetView
+from sinkruntime.protocol.events import BeginAbort, Decide, Event, RaiseEpoch, Refused, TargetView
 from sinkruntime.protocol.ledger import Authority, Ledger, Position
 from tests.simulation.ledger import Connection
 from tests.simulation.loop import Process
@@ -82,6 +83,13 @@ class CarelessDriver(Driver):
         last = stored.ledger.last
         return None if last is not None and last.position.same_rows(position) and not batch else stored
 
+    async def _prepare(self, assignment: Assignment, staging: Staging, position: Position, batch: str) -> Decide:
+        event = await super()._prepare(assignment, staging, position, batch)
+        if self._environment.random.random() < 0.1:  # it counts by itself, and wrongly
+            wrong = event.record.number + self._environment.random.choice((-1, 1))
+            event = replace(event, record=replace(event.record, number=max(1, wrong)))
+        return event
+
 
 async def drive(world: World, process: Process, executor: Process) -> None:
     """The main of a driver process; it ends with the process."""
@@ -120,7 +128,7 @@ async def _drive(world: World, process: Process, executor: Process) -> None:
         running.add_done_callback(lambda task: _died_with(world, process, task))
     await driver.start(world.spark.location.view(), lambda: _views(world))
     world.started(process)
-    await (_batch_job if world.shape.batch_job else _batches)(world, driver, process, executor)
+    await (_batch_job if world.shape.batch_job else _batches)(world, driver, executor)
     ledger = await driver.drained()
     if coordinator is not None:
         coordinator.stop()
@@ -149,30 +157,32 @@ async def _views(world: World) -> Mapping[str, TargetView]:
     return views
 
 
-async def _batches(world: World, driver: Driver, process: Process, executor: Process) -> None:
+async def _batches(world: World, driver: Driver, executor: Process) -> None:
     """Spark's micro-batch loop."""
     spark = world.spark
     spark.mark(world.ledger_id)
     if world.dice.hit_event("spark.restored_late"):
         world.restore_one_batch_back()
+    if world.dice.hit_event("spark.deleted_late"):
+        world.delete_location()
     await asyncio.sleep(0)
     spark.start_query()
     query_id, last = spark.location.query_id, None
     while (batch := spark.next_batch(last)) is not None:
         position = spark.location.position(batch)
-        tasks = Tasks(world, process, executor, world.row_range(position))
+        tasks = Tasks(world, executor, position)
         await driver.checkpoint(position, tasks.stage)
         await asyncio.sleep(0)
         world.stumble()
         await asyncio.sleep(0)
         spark.finish(query_id, batch)
-        world.oracle.acknowledged(query_id, batch)
+        world.oracle.acknowledged(position)
         last = batch
         if world.dice.rng.random() < 0.4:
             await asyncio.sleep(world.dice.seconds(1.0))
 
 
-async def _batch_job(world: World, driver: Driver, process: Process, executor: Process) -> None:
+async def _batch_job(world: World, driver: Driver, executor: Process) -> None:
     """A batch job: all rows are one checkpoint, decided once."""
     spark = world.spark
     spark.mark(world.ledger_id)
@@ -180,7 +190,7 @@ async def _batch_job(world: World, driver: Driver, process: Process, executor: P
     if not spark.location.planned:
         spark.plan_all()
     position = spark.location.position(0)
-    tasks = Tasks(world, process, executor, world.row_range(position))
+    tasks = Tasks(world, executor, position)
     await driver.checkpoint(position, tasks.stage, "r1/0")
 
 

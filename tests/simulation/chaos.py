@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.actors import abort
@@ -79,7 +78,7 @@ class Chaos:
             return False
         first = world.dice.rng.choice([record.number for record in ledger.pending])
         world.note("somebody aborts from %d on", first)
-        world.loop.start(process, abort(world, process, ledger.token, first), holder)
+        _ = world.loop.start(process, abort(world, process, ledger.token, first), holder)
         return True
 
     def _person_abandon(self) -> None:
@@ -116,14 +115,29 @@ class Chaos:
         if not last or not known:
             return False  # what the ledger does not know yet nobody could miss
         world.targets[name].roll_back(owner)
+        world.disturb("evidence")
         world.note("%s is restored from before checkpoint %d", name, last)
         world.oracle.rolled_back(name, last)
+        return True
+
+    def _target_ahead(self) -> bool:
+        """The ledger was restored from a backup, so to say: the target has evidence that nobody knows."""
+        world = self._world
+        ledger = world.store.ledger
+        busy = ledger is None or ledger.records or any(driver.alive for driver in world.drivers)
+        if busy or ledger is None:
+            return False
+        name = world.dice.rng.choice(list(world.targets))
+        world.targets[name].evidence[world.ledger_id, name] = ledger.decided + world.dice.rng.randint(1, 3)
+        world.disturb("evidence")
+        world.note("%s has evidence of what was never decided", name)
         return True
 
     def _target_replaced(self) -> bool:
         world = self._world
         name = world.dice.rng.choice(list(world.targets))
         world.targets[name].identity += "'"
+        world.disturb("identity")
         world.note("%s is exchanged for another one", name)
         return True
 
@@ -138,10 +152,5 @@ class Chaos:
         world = self._world
         if not world.spark.location.query_id:
             return False
-        world.spark.location = replace(
-            world.spark.location, query_id="", marker="", planned={}, finished=frozenset()
-        )  # fmt: skip
-        world.note("the checkpoint location is deleted")
+        world.delete_location()
         return True
-
-

@@ -1,4 +1,4 @@
-"""How often each transition, event, refusal and fault of a batch of seeds was hit; a zero means that nothing was tested.
+"""How often each transition, event, refusal and fault was hit; a zero means that it was not tested.
 
 `__main__` installs the counters in each worker process. They watch the machine's own tables and change nothing.
 """

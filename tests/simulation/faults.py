@@ -33,6 +33,7 @@ RATES = {
     "task.fatal": 0.03,  # staging fails for good: the driver raises
     "task.speculative": 0.2,  # a second attempt, whose result Spark does not keep
     "task.zombie": 0.08,  # such an attempt that stages long afterwards
+    "task.short_life": 0.1,  # what is staged will expire soon
     "task.lineage": 0.02,  # a result is missing, or there twice
     "step.pause": 0.02,  # a process stops for a while in the middle of something
     "step.kill": 0.015,  # a process dies in the middle of something
@@ -58,9 +59,11 @@ EVENTS = {
     "target.vanish": 1,
     "target.rollback": 1,
     "target.replaced": 1,
+    "target.ahead": 2,
     "spark.restored": 2,
     "spark.restored_late": 2,
     "spark.deleted": 1,
+    "spark.deleted_late": 1,
     "clock.skew": 2,
 }
 

@@ -16,7 +16,6 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, cast
 
 
-
 class Handle:
     """A callback that is due; what `call_soon` and `call_at` return."""
 

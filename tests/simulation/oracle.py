@@ -15,7 +15,7 @@ from sinkruntime.ledger.payloads import load_payload
 from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, Part, PartState, Payload, Position, Record
 from sinkruntime.sinks.memory.target import Landed, Removal, StagedKey
 from tests.simulation.ledger import at_once
-from tests.simulation.spark import offsets_at
+from tests.simulation.loop import NATURE, PROCESS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -37,6 +37,13 @@ class Fate:
     excused: set[str] = field(default_factory=set)  # sinks in which it was given up, by a person or a disaster
 
 
+def _same(mine: Position, other: Position) -> bool:
+    """Whether both are the same batch of the same query, with the same rows."""
+    return (mine.query_id, mine.batch_id, mine.start.digest, mine.end.digest) == (
+        other.query_id, other.batch_id, other.start.digest, other.end.digest,
+    )  # fmt: skip
+
+
 class Oracle:
     """See the module."""
 
@@ -51,6 +58,9 @@ class Oracle:
         self._states: dict[str, list[bytes]] = {}
         self._holes: dict[str, set[int]] = {name: set() for name in world.sinks}
         self._claims: dict[int, str] = {}
+        self._cleaned: dict[str, set[int]] = {name: set() for name in world.sinks}
+        self._tried: dict[tuple[str, int], set[str]] = {}
+        self._probed: set[tuple[str, str, int]] = set()
         self._holders: dict[int, str] = {}
         self._rows_end: Position | None = None
         self.dropped: set[str | None] = set()  # payload objects that only the next epoch's recovery will find
@@ -183,10 +193,11 @@ class Oracle:
         wanted = self._world.rows_of(record.position)
         message = f"checkpoint {record.number} of {sink} holds rows {found}, its batch has {wanted}"
         self.demand(found == wanted, "I1", message)
-        now, needed = self._world.loop.time(), 2 * self._world.shape.commit_timeout_seconds
+        needed = 2 * self._world.shape.commit_timeout_seconds
         for key in keys:
             expires = target.staged[key].expires_at_seconds
-            enough = expires is None or expires - now >= needed - self._world.life_slack_seconds
+            told = self._world.lives.get(key)
+            enough = expires is None or told is None or told >= needed
             self.demand(enough, "life", f"checkpoint {record.number} of {sink} is decided with too little life left")
 
     def _keys(self, part: Part) -> frozenset[StagedKey]:
@@ -240,11 +251,16 @@ class Oracle:
 
     def _check_part(self, before: Ledger, now: Record, sink: str, old: Part, part: Part, actor: str) -> None:
         fate = self.fates[now.number]
-        if part.state is PartState.GIVEN_UP:
-            fate.excused.add(sink)
-            return
         after = self._world.store.ledger
         assert after is not None
+        if part.state is PartState.GIVEN_UP:
+            spoken = [a.reason for a in after.acceptances[len(before.acceptances) :]]
+            self.demand("CommittableLost" in spoken, "I3", f"{sink} of {now.number} is given up, and nobody said so")
+            fate.excused.add(sink)
+            return
+        if part.state is PartState.CLEANED and not fate.aborted:
+            cleaned = now.number in self._cleaned[sink]
+            self.demand(cleaned, "I7", f"{sink} of {now.number} is called cleaned, and nothing was")
         tenure_begins = (after.token, after.epoch) != (before.token, before.epoch)
         accepted = len(after.acceptances) > len(before.acceptances)
         lifted = old.state is PartState.FENCED  # by whoever found another part landed
@@ -257,7 +273,9 @@ class Oracle:
         if sink in fate.excused or fate.number in self._holes[sink]:
             return
         missing = fate.keys[sink] - self._published[sink]
-        self.demand(not missing, "I3", f"checkpoint {fate.number} of {sink} is called committed, not visible: {missing}")
+        self.demand(
+            not missing, "I3", f"checkpoint {fate.number} of {sink} is called committed, not visible: {missing}"
+        )
 
     def _gone(self, record: Record) -> None:
         fate = self.fates[record.number]
@@ -265,6 +283,7 @@ class Oracle:
             return
         for sink in record.parts:
             self._must_be_visible(fate, sink)
+            self.demand(record.number in self._cleaned[sink], "I7", f"{record.number} leaves, {sink} was never cleaned")
 
     # The payload objects.
 
@@ -283,6 +302,31 @@ class Oracle:
     def recovered(self, sink: str, epoch: int) -> None:
         """`recover` ran in the target, with what is garbage below `epoch`."""
         self._recovered[sink] = max(self._recovered[sink], epoch)
+
+    def called(self, sink: str, operation: str, subject: str, actor: str) -> None:
+        """A committer calls its target; a new tenure asks before it commits what another one may have committed."""
+        number = int(subject.partition("/")[0])
+        if operation == "probe":
+            self._probed.add((actor, sink, number))
+        elif operation == "clean":
+            self._cleaned[sink].add(number)
+        elif operation == "commit":
+            tried = self._tried.setdefault((sink, number), set())
+            ledger = self._world.store.ledger
+            zombie = ledger is None or actor not in (ledger.holder, ledger.claim)
+            asked = zombie or (actor, sink, number) in self._probed or not tried - {actor}
+            self.demand(asked, "probe", f"{actor} commits {number} of {sink} without a look, after {tried}")
+            tried.add(actor)
+            if PROCESS.get() is not NATURE:
+                self._not_held(sink, number, actor)
+
+    def _not_held(self, sink: str, number: int, actor: str) -> None:
+        ledger = self._world.store.ledger
+        record = ledger.record(number) if ledger is not None else None
+        if ledger is None or record is None or actor not in (ledger.holder, ledger.claim):
+            return
+        held = record.parts[sink].state is PartState.HELD
+        self.demand(not held, "I6", f"{number} of {sink} is held, and {actor} commits it though nobody released it")
 
     def look(self, sink: str) -> None:
         """At what happened in a target since the last look."""
@@ -350,16 +394,38 @@ class Oracle:
 
     # The driver.
 
+    def started(self, began: float) -> None:
+        """A driver passed its start check; what was wrong before it began should have stopped it."""
+        world, ledger = self._world, self._world.store.ledger
+        assert ledger is not None
+        calm = {what: at < began for what, at in world.disturbed.items()}
+        for sink, entry in ledger.sinks.items():
+            target = world.targets[sink]
+            if calm.get("identity", True):
+                same = entry.target in ("", target.identity)
+                self.demand(same, "start", f"a driver starts though {sink} is not {entry.target} any more")
+            if calm.get("evidence", True):
+                found = target.evidence.get((world.ledger_id, sink), 0)
+                self.demand(found >= entry.evidence, "start", f"a driver starts though {sink} is behind the ledger")
+                self.demand(found <= ledger.decided, "start", f"a driver starts though {sink} is ahead of the ledger")
+        if calm.get("location", True) and ledger.last is not None:
+            last, batches = ledger.last.position, world.spark.location.planned
+            there = world.spark.location.query_id == last.query_id and max(batches, default=-1) >= last.batch_id
+            self.demand(there, "start", "a driver starts though its checkpoint location lacks the last decision")
+
     def assigned(self, assignment: Assignment) -> None:
         """A staging pass begins; its writers get the states that the last decision left."""
+        world, present = self._world, self._world.store.ledger
+        if present is not None and present.epoch == assignment.epoch:
+            room = sum(record.pending for record in present.records) < world.shape.max_pending
+            self.demand(room or world.shape.careless, "maxPending", "a batch is staged while no slot is free")
         found = {sink: [written.data for written in states] for sink, states in assignment.states.items()}
         ledger = self._world.store.ledger
         assert ledger is not None
         if assignment.epoch == ledger.epoch:
             self.demand(found == self._states or ledger.last is None, "I1", "writer states are not the last decision's")
 
-    def acknowledged(self, query_id: str, batch: int) -> None:
+    def acknowledged(self, position: Position) -> None:
         """Spark marks a batch as finished."""
-        position = self._world.spark.location.position(batch)
-        known = any(fate.position.same_rows(position) for fate in self.fates.values())
-        self.demand(known, "I3", f"batch {batch} is acknowledged and was never decided")
+        known = any(_same(fate.position, position) for fate in self.fates.values())
+        self.demand(known, "I3", f"batch {position.batch_id} is acknowledged and was never decided")

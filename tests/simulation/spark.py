@@ -81,7 +81,7 @@ class Spark:
         self.location = replace(self.location, marker=ledger_id)
 
     def next_batch(self, last: int | None) -> int | None:
-        """Plan the next batch; None where there is nothing new. `last` is the batch that this query run last, or None."""
+        """Plan the next batch, after `last`, the one that this query ran; None where there is nothing new."""
         location = self.location
         if last is None:
             last = max(location.planned, default=-1)
@@ -116,11 +116,11 @@ class Spark:
 class Tasks:
     """The staging pass of one batch: its tasks, their attempts, and the attempts that Spark does not keep."""
 
-    def __init__(self, world: World, driver: Process, executor: Process, rows: range) -> None:
+    def __init__(self, world: World, executor: Process, position: Position) -> None:
         self._world = world
-        self._driver = driver
         self._executor = executor
-        self._rows = rows
+        self._query_id = position.query_id
+        self._rows = world.row_range(position)
 
     async def stage(self, assignment: Assignment) -> Staging:
         """See `driver.Stage`."""
@@ -129,7 +129,7 @@ class Tasks:
         subtasks = dice.rng.randint(1, world.shape.subtasks_max)
         results: list[TaskResult] = []
         for subtask in range(subtasks):
-            rows = [row for row in self._rows if row % subtasks == subtask]
+            rows = [world.row_of(row, self._query_id) for row in self._rows if row % subtasks == subtask]
             attempt = 0
             while dice.hit("task.crash"):
                 self._partly(assignment, subtask, attempt, rows)
@@ -163,6 +163,8 @@ class Tasks:
         """What one attempt's writer does for one sink, to the end."""
         world = self._world
         life = world.shape.life_seconds
+        if life is not None and world.dice.hit("task.short_life"):
+            life = 1.5 * world.shape.commit_timeout_seconds
         states: tuple[Written, ...] = ()
         if world.shape.states:
             states = (Written(1, f"{at.checkpoint}/{at.epoch}/{at.subtask}".encode()),)
@@ -173,6 +175,8 @@ class Tasks:
         target.stage(key, [{"row": row} for row in rows])
         expires = None if life is None else world.loop.time() + life
         target.prepare(key, expires)
+        if life is not None:
+            world.lives[key] = life
         if expires is not None:
             world.loop.nature(expires - world.loop.time() + 0.001, world.expire, sink)
         committable = {"key": key.as_json(), "rows": len(rows), "updates": 0}

@@ -17,7 +17,7 @@ from sinkruntime.sinks.memory import MemorySink
 from sinkruntime.sinks.memory.committers import MemoryAggregatedCommitter, MemoryCommitter
 from sinkruntime.sinks.memory.session import Fault, Tier
 from sinkruntime.sinks.memory.target import MemoryTarget, Owner, Removal, Row, StagedKey
-from tests.simulation.loop import PROCESS
+from tests.simulation.loop import ACTOR, PROCESS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -126,6 +126,8 @@ class SimIntercept:
     def before(self, operation: str, subject: str) -> Fault:
         """See `Intercept`."""
         world, dice = self._world, self._world.dice
+        if operation in ("commit", "probe", "clean"):
+            world.oracle.called(self._sink, operation, subject, ACTOR.get())
         if operation == "commit":
             if world.loop.time() < self.refuses_until and not dice.healed:
                 return Fault.REFUSED

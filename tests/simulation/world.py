@@ -23,12 +23,12 @@ from sinkruntime.sinks.memory.target import StagedKey
 from tests.simulation.actors import Launcher, drive, operate
 from tests.simulation.chaos import Chaos
 from tests.simulation.faults import Dice, draw_shape
-from tests.simulation.ledger import SimStore, at_once
 from tests.simulation.lease import Lease
+from tests.simulation.ledger import SimStore, at_once
 from tests.simulation.loop import ACTOR, NATURE, PROCESS, Process, SimLoop
 from tests.simulation.oracle import Oracle
 from tests.simulation.person import Person
-from tests.simulation.spark import Spark, offsets_at
+from tests.simulation.spark import CheckpointLocation, Spark, offsets_at
 from tests.simulation.targets import InPlaceSink, SimIntercept, SimTarget
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class World:
         self.trace: list[tuple[Any, ...]] = []
         self.ledger_id = f"ledger-{seed}"
         self.vanished: set[StagedKey] = set()
-        self.life_slack_seconds = 70.0
+        self.lives: dict[StagedKey, float] = {}  # what a writer said of its staged data's life
+        self.disturbed: dict[str, float] = {}  # when something was last done to the job from outside
         self.sinks: dict[str, Sink] = {}
         self.targets: dict[str, SimTarget] = {}
         self.intercepts: dict[str, SimIntercept] = {}
@@ -76,6 +77,7 @@ class World:
         self.finished = False  # the last driver run came to the end of the source, with nothing pending
         self._given_up: dict[Process, asyncio.Future[None]] = {}
         self._operators = 0
+        self._began: dict[Process, float] = {}
         self.healed_at = 0.0
 
     def _add_sink(self, name: str, tier: str, in_driver: bool, in_place: bool) -> None:
@@ -167,8 +169,9 @@ class World:
         self.drivers.append(process)
         self._given_up[process] = self.loop.create_future()
         self.note("%s starts", process)
+        self._began[process] = self.loop.time()
         self.finished = False
-        self.loop.start(process, drive(self, process, executor))
+        _ = self.loop.start(process, drive(self, process, executor))
         return process
 
     def _set_clock(self, process: Process) -> None:
@@ -187,6 +190,7 @@ class World:
     def started(self, process: Process) -> None:
         """A driver passed its start check."""
         self.note("%s passed the start check", process)
+        self.oracle.started(self._began[process])
         self.person.content()
 
     def driver_ended(self, process: Process, error: BaseException | None) -> None:
@@ -227,7 +231,7 @@ class World:
         self._operators += 1
         process = Process(f"operator-{self._operators}", "operator")
         self._set_clock(process)
-        self.loop.start(process, operate(self, process))
+        _ = self.loop.start(process, operate(self, process))
 
     # Rows.
 
@@ -238,12 +242,28 @@ class World:
 
     def rows_of(self, position: Position) -> list[int]:
         """The rows between two offsets, by the offsets alone."""
-        return list(range(self._row_at[position.start.digest], self._row_at[position.end.digest]))
+        first, beyond = self._row_at[position.start.digest], self._row_at[position.end.digest]
+        return [self.row_of(row, position.query_id) for row in range(first, beyond)]
+
+    def row_of(self, row: int, query_id: str) -> int:
+        """What is written for a row of the source: another query makes something else of it."""
+        return row + 1000 * int(query_id.rpartition("-")[2])
+
+    def disturb(self, what: str) -> None:
+        """Something was done from outside; who has begun already need not see it."""
+        self.disturbed[what] = self.loop.time()
+
+    def delete_location(self) -> None:
+        """Someone deletes the checkpoint location; the next query is another one, and reads other rows."""
+        self.spark.location = CheckpointLocation()
+        self.disturb("location")
+        self.note("the checkpoint location is deleted")
 
     def restore_one_batch_back(self) -> None:
         """Someone restores the checkpoint location from a backup that lacks the last batch."""
         self.spark.backup = self.spark.backup or self.spark.location
         self.spark.location = self.spark.location.one_batch_back()
+        self.disturb("location")
         self.note("the checkpoint location is restored one batch back")
 
     # The run.
@@ -257,9 +277,9 @@ class World:
         for _ in range(self.shape.operators):
             self.start_operator()
         launcher = Process("launcher", "launcher")
-        self.loop.start(launcher, Launcher(self, launcher).run())
-        self.loop.start(NATURE, self.chaos.run(), "chaos")
-        self.loop.start(NATURE, self.person.run(), "person")
+        _ = self.loop.start(launcher, Launcher(self, launcher).run())
+        _ = self.loop.start(NATURE, self.chaos.run(), "chaos")
+        _ = self.loop.start(NATURE, self.person.run(), "person")
 
     def broken(self) -> bool:
         """Whether the run must end here."""
@@ -278,7 +298,8 @@ class World:
             return False
         if self.finished:
             return not ledger.records and not any(True for _ in self.running_processes())
-        return self.person.stubborn() and self.person.asked(ledger) and self.loop.time() > self.healed_at + QUIET_SECONDS
+        quiet = self.loop.time() > self.healed_at + QUIET_SECONDS
+        return quiet and self.person.stubborn() and self.person.asked(ledger)
 
 
 @dataclass(slots=True)
@@ -342,7 +363,8 @@ def _no_garbage(world: World, authority: Authority) -> None:
     unsettled = {(record.number, record.epoch) for record in ledger.records}
     for name, target in world.targets.items():
         if world.authority[name] is authority:
-            left = [key for key in target.staged if key.epoch < ledger.epoch and (key.checkpoint, key.epoch) not in unsettled]
+            older = [key for key in target.staged if key.epoch < ledger.epoch]
+            left = [key for key in older if (key.checkpoint, key.epoch) not in unsettled]
             oracle.demand(not left, "I7", f"still staged in {name} at the end: {left[:2]}")
     named = {part.payload.pointer for record in ledger.records for part in record.parts.values() if part.payload}
     named |= {pointer for record in ledger.records for pointer in record.superseded}
