@@ -86,17 +86,9 @@ def run_local(job: BoundJob, options: RunOptions, display: Display) -> ExitCode:
     if job.manifest.job.spec.suspend:
         display.said("spec.suspend is true: nothing is run")
         return ExitCode.DONE
-    workspace = Workspace(_with_options(job, options))
+    workspace = Workspace(job)
     with workspace.lock(), _stop_signals(display) as stop, Backstage() as backstage:
         return _LocalRun(workspace, options, display, backstage, stop).run()
-
-
-def _with_options(job: BoundJob, options: RunOptions) -> BoundJob:
-    if not options.available_now or job.manifest.job.spec.mode == "Batch":
-        return job
-    spec = job.manifest.job.spec.model_copy(update={"trigger": Trigger(type="AvailableNow")})
-    manifest = replace(job.manifest, job=job.manifest.job.model_copy(update={"spec": spec}))
-    return replace(job, manifest=manifest)
 
 
 @contextmanager
@@ -169,8 +161,11 @@ class _LocalRun:
             for index, bound in enumerate(job.sinks)
         ]
         batch = f"{self.workspace.revision}/{self.spec.restart_nonce}" if self.spec.mode == "Batch" else ""
+        spec = self.spec
+        if self.options.available_now and spec.mode == "Streaming":  # of this run only: the revision stays as it is
+            spec = spec.model_copy(update={"trigger": Trigger(type="AvailableNow")})
         return QueryJob(
-            self.spec,
+            spec,
             parts,
             self.workspace.checkpoint_location,
             self.environment.clock,
