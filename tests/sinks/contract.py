@@ -387,7 +387,7 @@ class SinkContract:
             sink.committable_serializer.deserialize(10**6, self.golden_bytes)
 
     def test_state_and_commit_info_are_small(self, sink: Sink) -> None:
-        rows: list[Row] = [(number % 10, "x" * 100) for number in range(5_000)]
+        rows: list[Row] = [(number % 10, "x" * 100) for number in range(harness.BATCH_ROWS)]
         ((_, committable),) = stage(sink, 1, rows).items
         assert len(sink.committable_serializer.serialize(committable)) < 4_096
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import io
 import os
 import time
 import zlib
@@ -20,7 +19,7 @@ from typing import IO, Any
 from sinkruntime.api import SinkIdentity
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file.names import PRIVATE
-from sinkruntime.sinks.file.storage import Document, Item, Output, StagedEntry, Standing, Storage
+from sinkruntime.sinks.file.storage import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
 
 LOCK_WAIT_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.01
@@ -207,56 +206,25 @@ class LocalOutput(Output):
         self._staged = staged
         self._path = path
         self._file = open(staged, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115  (closed by `finish` or `discard`)
-        self._stream = ChecksumStream(self._file)
+        self._crc32 = 0
+        self.stream = OutputStream(self._take)
 
-    @property
-    def size_bytes(self) -> int:  # type: ignore[override]
-        return self._stream.size_bytes
-
-    @property
-    def stream(self) -> io.IOBase:
-        return self._stream
+    def _take(self, view: memoryview) -> None:
+        with translated(self._staged):
+            self._file.write(view)
+        self._crc32 = zlib.crc32(view, self._crc32)
 
     def finish(self) -> Item:
         with translated(self._staged), self._file as file:
             file.flush()
             os.fsync(file.fileno())
-        return {"path": self._path, "size": self._stream.size_bytes, "crc32": self._stream.crc32}
+        return {"path": self._path, "size": self.size_bytes, "crc32": self._crc32}
 
     def discard(self) -> None:
-        self._stream.abandon()
+        self.stream.abandon()
         with suppress(OSError):  # a full disk fails the last flush again; the file goes in any case
             self._file.close()
         self._staged.unlink(missing_ok=True)
-
-
-class ChecksumStream(io.RawIOBase):
-    """Passes bytes on, and knows their number and CRC-32. Closing it leaves the file open."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file: IO[bytes] | None = file
-        self.size_bytes = 0
-        self.crc32 = 0
-
-    def abandon(self) -> None:
-        """Drop what still comes: a format's writer may want to finish its file when it is collected as garbage."""
-        self._file = None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        if self._file is not None:
-            with translated(Path(self._file.name)):
-                self._file.write(view)
-        self.crc32 = zlib.crc32(view, self.crc32)
-        self.size_bytes += view.nbytes
-        return view.nbytes
-
-    def tell(self) -> int:
-        return self.size_bytes
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def read_marker(storage: Storage, identity: SinkIdentity) -> tuple[Marker, Docum
     document = storage.read(path)
     if document is None:
         return Marker(), None
-    value = parse(document, path)
+    value = parse(document, path, "checkpoint", "previous", "log")
     return Marker(value["checkpoint"], value["previous"], value["log"]), document
 
 
@@ -57,7 +57,7 @@ def write_marker(storage: Storage, identity: SinkIdentity, marker: Marker, expec
 def read_target(storage: Storage) -> dict[str, Any] | None:
     """`target.json`; None: the target has none yet."""
     document = storage.read(TARGET)
-    return None if document is None else parse(document, TARGET)
+    return None if document is None else parse(document, TARGET, "target", "schema")
 
 
 def create_target(storage: Storage, unique: str, schema: str) -> dict[str, Any]:
@@ -72,10 +72,12 @@ def create_target(storage: Storage, unique: str, schema: str) -> dict[str, Any]:
     return found
 
 
-def parse(document: Document, path: str) -> dict[str, Any]:
-    """Raises `TargetError` for what we did not write."""
+def parse(document: Document, path: str, *keys: str) -> dict[str, Any]:
+    """A document that has `keys`. Raises `TargetError` for what we did not write."""
     try:
         value = json.loads(document.data)
+        if missing := [key for key in keys if key not in value]:
+            raise ValueError(f"`{missing[0]}` is missing")
         if value["format"] != FORMAT:
             raise ValueError(f"format {value['format']} is not known, this release reads {FORMAT}")
     except (ValueError, KeyError, TypeError) as error:

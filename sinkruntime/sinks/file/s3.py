@@ -17,7 +17,7 @@ from sinkruntime.api import SinkIdentity
 from sinkruntime.sinks.file.names import owner_digest
 from sinkruntime.sinks.file.options import Options
 from sinkruntime.sinks.file.s3_client import ConditionLost, Missing, RangeReader, client_for, talking
-from sinkruntime.sinks.file.storage import Document, Item, Output, StagedEntry, Standing, Storage
+from sinkruntime.sinks.file.storage import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 #: S3's own limits: parts but the last have 5 MiB or more, and an upload has 10,000 parts at most.
 PART_BYTES = 8 * 1024**2
-PARTS_MAX = 10_000
 #: An object may outgrow `targetFileSize` by what one row group adds.
 PARTS_PLANNED = 5_000
 #: Names the very upload that an object was made of; kept as the object's metadata.
@@ -206,23 +205,16 @@ class S3Output(Output):
         self._id = uuid.uuid4().hex
         self._upload = ""
         self._etags: list[str] = []
-        self._stream = _PartStream(self)
-        self.size_bytes = 0
-        self.buffer = bytearray()
+        self._buffer = bytearray()
+        self.stream = OutputStream(self._take)
 
     @property
     def buffered_bytes(self) -> int:
-        return len(self.buffer)
+        return len(self._buffer)
 
-    @property
-    def stream(self) -> io.IOBase:
-        return self._stream
-
-    def take(self, view: memoryview) -> None:
-        """Bytes of the file, in order."""
-        self.buffer += view
-        self.size_bytes += view.nbytes
-        while len(self.buffer) >= self._part_bytes:
+    def _take(self, view: memoryview) -> None:
+        self._buffer += view
+        while len(self._buffer) >= self._part_bytes:
             self._send(self._part_bytes)
 
     def _send(self, size_bytes: int) -> None:
@@ -232,7 +224,7 @@ class S3Output(Output):
                     Bucket=self._bucket, Key=self._key, Metadata={UPLOAD_MARK: self._id}
                 )  # fmt: skip
             self._upload = answer["UploadId"]
-        part = bytes(self.buffer[:size_bytes])
+        part = bytes(self._buffer[:size_bytes])
         with talking(f"uploading {self._path}"):
             sent = self._client.upload_part(
                 Bucket=self._bucket,
@@ -242,11 +234,11 @@ class S3Output(Output):
                 Body=part,
             )
         self._etags.append(sent["ETag"])
-        del self.buffer[:size_bytes]
+        del self._buffer[:size_bytes]
 
     def finish(self) -> Item:
-        if self.buffer or not self._etags:
-            self._send(len(self.buffer))
+        if self._buffer or not self._etags:
+            self._send(len(self._buffer))
         return {
             "path": self._path,
             "upload": self._upload,
@@ -256,31 +248,10 @@ class S3Output(Output):
         }
 
     def discard(self) -> None:
-        self._stream.abandoned = True
-        self.buffer.clear()
+        self.stream.abandon()
+        self._buffer.clear()
         if self._upload:
             abort_upload(self._client, self._bucket, self._key, self._upload)
-
-
-class _PartStream(io.RawIOBase):
-    """What a format writes to. Closing it ends nothing."""
-
-    def __init__(self, output: S3Output) -> None:
-        super().__init__()
-        self._output = output
-        self.abandoned = False  # a format's writer may want to finish its file when it is collected as garbage
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        if not self.abandoned:
-            self._output.take(view)
-        return view.nbytes
-
-    def tell(self) -> int:
-        return self._output.size_bytes
 
 
 def abort_upload(client: S3Client, bucket: str, key: str, upload: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,20 +45,57 @@ class Document:
     tag: str
 
 
-class Output(ABC):
-    """One file being staged. A binary stream for writing, that ends in `finish` or `discard`."""
+class OutputStream(io.RawIOBase):
+    """What a format writes to. It never raises, and closing it ends nothing: a format's library may write from a
+    destructor, where an error would end the whole process. `check` raises what went wrong."""
 
-    size_bytes: int = 0
+    def __init__(self, take: Callable[[memoryview], None]) -> None:
+        super().__init__()
+        self._take: Callable[[memoryview], None] | None = take
+        self._failure: Exception | None = None
+        self.size_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._take is not None:
+            try:
+                self._take(view)
+            except Exception as error:  # noqa: BLE001  (raised by `check`)
+                self._failure = error
+                self.abandon()
+        self.size_bytes += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def abandon(self) -> None:
+        """Drop what still comes."""
+        self._take = None
+
+    def check(self) -> None:
+        """Call it after each call of the format's library."""
+        if self._failure is not None:
+            raise self._failure
+
+
+class Output(ABC):
+    """One file being staged, written through `stream`; it ends in `finish` or `discard`."""
+
+    stream: OutputStream
+
+    @property
+    def size_bytes(self) -> int:
+        """What was written so far."""
+        return self.stream.size_bytes
 
     @property
     def buffered_bytes(self) -> int:
         """What of it is held in memory."""
         return 0
-
-    @property
-    @abstractmethod
-    def stream(self) -> io.IOBase:
-        """Where the format's bytes go."""
 
     @abstractmethod
     def finish(self) -> Item:

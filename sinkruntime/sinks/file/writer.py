@@ -49,10 +49,12 @@ class OpenFile:
             table = pa.Table.from_batches(self._batches, self._schema)
             self._batches, self._buffered_rows, self.buffered_bytes = [], 0, 0
             self._format.write(table)
+            self.output.stream.check()
 
     def finish(self) -> Item:
         self.encode()
         self._format.close()
+        self.output.stream.check()
         return {**self.output.finish(), "rows": self.rows}
 
 

@@ -62,6 +62,7 @@ def test_an_empty_checkpoint_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_it_sends_to_the_driver_is_bounded() -> None:
     sink = make(truncate=False)
     ((_, committable),) = stage(sink, 1, [(number, "y" * 100_000) for number in range(40)]).items
+    assert committable is not None
     assert committable["count"] == 40
     assert len(sink.committable_serializer.serialize(committable)) < 25_000
 

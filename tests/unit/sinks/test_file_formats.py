@@ -117,7 +117,7 @@ def same(there: Iterable[Any], here: Iterable[Any]) -> bool:
 def plain(value: Any) -> Any:
     """Without what two readers may give in two types."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float):
@@ -125,11 +125,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
     if isinstance(value, datetime.datetime):
-        return value.replace(tzinfo=None, fold=0)
+        return datetime.datetime(*value.timetuple()[:6], value.microsecond)  # noqa: DTZ001  (UTC on both sides)
     return value
 
 
-PROPERTY = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+PROPERTY = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 ALL = KINDS | NESTED
 
 
@@ -209,8 +209,10 @@ def test_csv_tells_null_from_an_empty_text() -> None:
 def test_text_is_a_line_per_row(codec: str) -> None:
     rows: list[dict[str, Any]] = [{"line": "one"}, {"line": None}, {"line": "ünïcødé ✈"}]
     data = write(rows, {"line": pa.string()}, format="text", compression=codec)
-    with pa.input_stream(data, compression=None if codec == "none" else codec) as stream:  # type: ignore[arg-type]
-        assert stream.read().decode() == "one\n\nünïcødé ✈\n"
+    stream: Any = pa.BufferReader(data)
+    if codec != "none":
+        stream = pa.CompressedInputStream(stream, codec)  # type: ignore[arg-type]
+    assert stream.read().decode() == "one\n\nünïcødé ✈\n"
 
 
 def test_json_writes_maps_as_objects() -> None:
