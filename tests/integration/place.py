@@ -60,12 +60,15 @@ class Place:
         shutil.rmtree(self.work / part, ignore_errors=True)
         shutil.copytree(self.saved / name / part, self.work / part)
 
-    def add_file(self, number: int) -> None:
-        """An input file with the ids of that number."""
+    def add_file(self, number: int, times: int = 1) -> None:
+        """An input file with the ids of that number, which appears whole; `times`: each row so often, all different."""
         folder = self.work / "input"
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"id": number * 100 + at, "name": f"row {at} of {number}"}) for at in range(ROWS_PER_FILE)]
-        (folder / f"in-{number}.json").write_text("\n".join(lines) + "\n")
+        names = [f"{word} of {number}: {hashlib.sha256(f'{word}'.encode()).hexdigest()}" for word in range(times)]
+        rows = [{"id": number * 100 + at, "name": name} for at in range(ROWS_PER_FILE) for name in names]
+        temporary = folder / f".in-{number}.tmp"
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        temporary.rename(folder / f"in-{number}.json")
 
     def write_manifest(self, path: str = "job.yaml", **changes: Any) -> None:
         """The job's manifest; `changes` of `spec`, and `name`."""

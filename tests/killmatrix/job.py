@@ -85,6 +85,10 @@ class Job:
         everything = places | dict(self.bench.environment()) | dict(environment)
         return Run(self, Tree.start(command, self.folder, everything, self.log))
 
+    def feed(self, ledger: LedgerView) -> None:
+        """Keep so many files ahead of what is decided."""
+        self.input.add(max(0, AHEAD_FILES + FILES_PER_TRIGGER * ledger.decided - self.input.files))
+
     def undecided(self, rows: Rows, ledger: LedgerView) -> Rows:
         """Those of the visible rows that no decision in the ledger covers."""
         taken = source_log(self.checkpoint)
@@ -99,7 +103,6 @@ class Run:
         self.job = job
         self.tree = tree
         self.began = job.ledger.read()
-        self._fed = self.began.decided
 
     def tick(self) -> LedgerView:
         """Feed the source, disturb what the bench disturbs; the ledger now. Raises `RunEnded`."""
@@ -108,8 +111,7 @@ class Run:
             self.tree.kill()
             raise RunEnded(code, self.tree.tail())
         ledger = self.job.ledger.read()
-        self.job.input.add(FILES_PER_TRIGGER * (ledger.decided - self._fed))
-        self._fed = ledger.decided
+        self.job.feed(ledger)
         self.job.bench.disturb()
         return ledger
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.killmatrix.aims import Aim, Pending
 from tests.killmatrix.bench import Bench
-from tests.killmatrix.job import AHEAD_FILES, Job, RunEnded
+from tests.killmatrix.job import Job, RunEnded
 from tests.killmatrix.rows import Rows
 from tests.killmatrix.tree import HarnessError
 
@@ -62,7 +62,6 @@ class Matrix:
 
     def run(self, aims: Sequence[Aim]) -> Result:
         """Kill it at each aim, let it end, compare."""
-        self._job.input.add(AHEAD_FILES)
         for number, aim in enumerate(aims, start=1):
             self._kill(number, len(aims), aim)
             self._look()
@@ -76,6 +75,7 @@ class Matrix:
         crash.mkdir(parents=True)
         began = time.monotonic()
         for _ in range(RESTARTS_MAX):
+            self._job.feed(self._job.ledger.read())
             run = self._job.start(aim.environment(crash))
             try:
                 hit, seen = aim.shoot(run, crash)
@@ -120,6 +120,7 @@ class Matrix:
 
     def _finish(self) -> None:
         """Run it to the end of its input; nothing disturbs it now."""
+        self._job.feed(self._job.ledger.read())
         for _ in range(FINAL_RUNS_MAX):
             run = self._job.start({}, "--available-now")
             code = run.end(FINAL_SECONDS_MAX)
