@@ -56,8 +56,6 @@ class SinkContract:
     def sink(self, place: Any) -> Sink:
         return self.make_sink(place)
 
-    # --- prepare and abort -------------------------------------------------------------------------------------
-
     def test_prepare_has_no_visible_side_effects(self, sink: Sink, place: Any) -> None:
         stage(sink, 1, ROWS, MORE)
         assert self.read_visible(place) == Counter()
@@ -117,8 +115,6 @@ class SinkContract:
         harness.ask(sink, "abort", second, 1)
         harness.ask(sink, "abort", first)
         assert self.read_visible(place) == Counter(ROWS)
-
-    # --- commit ------------------------------------------------------------------------------------------------
 
     def test_commit_makes_every_writers_rows_visible(self, sink: Sink, place: Any) -> None:
         assert commit(sink, stage(sink, 1, ROWS, [], MORE)).answers() == {Answer.COMMITTED}
@@ -194,8 +190,6 @@ class SinkContract:
         assert self.read_visible(place) == Counter(ROWS)
         assert lost.items != kept.items
 
-    # --- combine -----------------------------------------------------------------------------------------------
-
     def test_combine_is_order_independent_and_deterministic(self, sink: Sink) -> None:
         aggregated = sink.create_aggregated_committer()
         if aggregated is None:
@@ -213,8 +207,6 @@ class SinkContract:
         assert evidence is not None
         assert evidence.checkpoint == (1 if made.aggregated and made.aggregated[0].evidence else 0)
         assert commit(sink, stage(sink, 2, ROWS), evidence.checkpoint).answers() == {Answer.COMMITTED}
-
-    # --- probe, fence, restore ---------------------------------------------------------------------------------
 
     def test_probe_says_absent_before_and_already_after(self, sink: Sink) -> None:
         staged = stage(sink, 1, ROWS, MORE)
@@ -273,8 +265,6 @@ class SinkContract:
             harness.ask(sink, "restore_commit", staged)
             assert self.read_visible(place) == Counter(ROWS)
 
-    # --- recover and clean -------------------------------------------------------------------------------------
-
     def test_recover_removes_undecided_older_epochs_staged(self, sink: Sink, place: Any) -> None:
         commit(sink, stage(sink, 1, ROWS))
         stage(sink, 2, MORE)
@@ -317,8 +307,6 @@ class SinkContract:
             assert self.list_staged(place) == before
         commit(sink, pending, 1)
         assert self.read_visible(place) == Counter(ROWS + MORE)
-
-    # --- evidence ----------------------------------------------------------------------------------------------
 
     def test_evidence_grows_to_the_committed_checkpoint(self, sink: Sink) -> None:
         assert self.checkpoint_of(sink) == 0
@@ -367,8 +355,6 @@ class SinkContract:
         evidence = sink.evidence()
         assert evidence is not None
         return evidence.target
-
-    # --- values ------------------------------------------------------------------------------------------------
 
     def test_old_committables_stay_readable(self, sink: Sink) -> None:
         serializer = sink.committable_serializer
