@@ -154,7 +154,7 @@ class Matrix:
         """Payload objects and temporary files beside the ledger, and the job's own in Spark's checkpoint location."""
         job = self._job
         beside = [*job.workspace.glob("ledger/objects/*"), *job.workspace.glob("ledger/*.tmp")]
-        own = [*job.checkpoint.glob(".*.part"), *job.workspace.glob("revisions/*.tmp")]
+        own = [*job.checkpoint.glob("_sinkjob/.*"), *job.workspace.glob("revisions/*.tmp")]
         return [str(path) for path in (*beside, *own)]
 
     def _problem(self, text: str) -> None:

@@ -166,7 +166,7 @@ class LocalStorage(Storage):
             return False
         with translated(final):
             make_directories(final.parent)
-            temporary = final.with_name(f".{final.name}.{os.getpid()}")
+            temporary = final.with_name(f".{final.name}.tmp")  # always the same: what a kill leaves is written over
             with open(temporary, "wb") as stream:
                 stream.write(data)
                 stream.flush()
