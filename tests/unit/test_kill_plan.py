@@ -1,6 +1,7 @@
 """The plan of a kill matrix keeps what the matrix promises, for any seed."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_a_sample_has_as_many_kills_as_asked_for_and_mixes_both_kinds(kills: int
 def test_some_recoveries_are_killed_twice_in_a_row(seed: int) -> None:
     aims = plan(FULL, seed)
     recoveries = [isinstance(aim, Instant) and aim.after == "epoch" for aim in aims]
-    assert any(first and second for first, second in zip(recoveries, recoveries[1:], strict=False))
+    assert any(first and second for first, second in pairwise(recoveries))
 
 
 def test_a_seed_makes_one_plan_and_another_seed_another() -> None:
