@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.simulation import coverage
-from tests.simulation.mutations import MUTATIONS, apply
+from tests.simulation import coverage, mutations, mutations_shells
+from tests.simulation.teeth import MUTATIONS
 from tests.simulation.trace import lines
 from tests.simulation.world import run
 
@@ -46,17 +46,18 @@ class Outcome:
     hits: coverage.Hits
 
 
+#: What this worker process counts; the modules register their mutations by being imported.
 _hits: coverage.Hits = Counter()
+_REGISTERED = (mutations, mutations_shells)
 
 
 def _prepare(mutation: str) -> None:
     """In each worker, once."""
-    global _hits
     logging.disable(logging.CRITICAL)
     gc.disable()  # a world is one big cycle; it is collected between worlds
-    _hits = coverage.install()
+    coverage.install(_hits)
     if mutation:
-        apply(mutation)
+        MUTATIONS[mutation]()
 
 
 def _work(batch: Batch) -> Outcome:
@@ -120,7 +121,7 @@ def _tell(outcome: Outcome, mutation: str) -> None:
     print(f"again: python -m tests.simulation --seeds 1 --from {seed} --jobs 1{also}")
     logging.disable(logging.CRITICAL)
     if mutation:
-        apply(mutation)
+        MUTATIONS[mutation]()
     result = run(seed)
     print(f"job: {result.world.shape}")
     for line in list(lines(result.world.trace))[-60:]:

@@ -54,9 +54,8 @@ class _Counted(dict[Any, Any]):
         return found
 
 
-def install() -> Hits:
-    """Put counters into this process's protocol; returns what they count."""
-    hits: Hits = Counter()
+def install(hits: Hits) -> None:
+    """Put counters into this process's protocol."""
     for name, attribute in (("part", "PARTS"), ("checkpoint", "CHECKPOINTS"), ("owed", "OWED"), ("event", "_HANDLERS")):
         setattr(machine, attribute, _Counted(name, getattr(machine, attribute), hits))
     plain = events.Refused.__init__
@@ -66,7 +65,6 @@ def install() -> Hits:
         plain(self, refusal, message)
 
     events.Refused.__init__ = counted  # type: ignore[method-assign]
-    return hits
 
 
 def expected() -> list[str]:

@@ -25,7 +25,7 @@ class Handle:
         self.callback = callback
         self.args = args
         self.context = context
-        self.process = context.get(PROCESS)
+        self.process: Process = context.get(PROCESS, NATURE)
         self.live = True
 
     def cancel(self) -> None:
