@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sinkruntime.errors import ConfigurationError
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -18,8 +20,7 @@ class AvroEncoder:
     """Writes rows as one Avro object container file."""
 
     def __init__(self, stream: Any, schema: pa.Schema, codec: str) -> None:
-        import fastavro.write
-
+        fastavro = load_fastavro()
         parsed = fastavro.parse_schema(avro_schema(schema))
         self._writer = fastavro.write.Writer(stream, parsed, codec)
 
@@ -29,6 +30,17 @@ class AvroEncoder:
 
     def close(self) -> None:
         self._writer.flush()
+
+
+def load_fastavro() -> Any:
+    """The library; raises `ConfigurationError` where it is not installed."""
+    try:
+        import fastavro.write
+    except ModuleNotFoundError as error:
+        advice = "pip install 'sinkjob[file]'"
+        message = "format avro needs fastavro"
+        raise ConfigurationError("MissingModule", message, path="options.format", advice=advice) from error
+    return fastavro
 
 
 def avro_problem(field: pa.Field[Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sinkruntime.errors import TargetError
+from sinkruntime.sinks.file.avro import load_fastavro
 from sinkruntime.sinks.file.formats import column_problem
 from sinkruntime.sinks.file.options import Format, Options
 from sinkruntime.sinks.file.storage import Storage
@@ -35,6 +36,8 @@ def check_columns(schema: pa.Schema, options: Options) -> None:
         raise _mismatch("two columns have the same name", "options.path")
     if options.format is Format.TEXT and len(content.names) != 1:
         raise _mismatch(f"text needs one string column, the rows have {', '.join(content.names)}", "options.format")
+    if options.format is Format.AVRO:
+        load_fastavro()
     for field in content:
         problem = column_problem(options, field)
         if problem:
