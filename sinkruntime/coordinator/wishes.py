@@ -64,7 +64,8 @@ def _abandon(ledger: Ledger, fence: int, wishes: Wishes) -> Event | None:
     """Abort the longest pending suffix of which no sink has committed anything; older ones stay, and are committed."""
     first = 0
     for record in reversed(ledger.records):
-        if record.state is not CheckpointState.DECIDED or any(p.state in FINAL_PARTS for p in record.parts.values()):
+        landed = any(part.state in FINAL_PARTS or part.done for part in record.parts.values())
+        if landed or record.state is not CheckpointState.DECIDED:
             break
         first = record.number
     held = any(part.state is PartState.HELD for record in ledger.pending for part in record.parts.values())
