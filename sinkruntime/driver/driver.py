@@ -29,7 +29,7 @@ from sinkruntime.protocol.events import (
     Refused,
     TargetView,
 )
-from sinkruntime.protocol.ledger import Authority, Ledger, Part, PartState, Payload, Position, Record
+from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, Part, PartState, Payload, Position, Record
 from sinkruntime.protocol.start import (
     ABOUT_TARGETS,
     ADVICE,
@@ -310,13 +310,14 @@ class Driver:
 def stuck(ledger: Ledger) -> list[tuple[int, str, Part]]:
     """The pending parts that wait for a person: held ones, and those of which the target says that it cannot tell.
 
-    Each as checkpoint, sink, part.
+    Each as checkpoint, sink, part. What was held when a person aborted it is being fenced, and waits for nobody.
     """
     return [
         (record.number, sink, part)
         for record in ledger.pending
         for sink, part in record.parts.items()
-        if part.state is PartState.HELD or (part.state is PartState.IN_DOUBT and part.reason == IN_DOUBT)
+        if (part.state is PartState.HELD and record.state is CheckpointState.DECIDED)
+        or (part.state is PartState.IN_DOUBT and part.reason == IN_DOUBT)
     ]
 
 
