@@ -67,6 +67,10 @@ class Chaos:
         self._world.note("two hold the lease")
         self._world.lease.split()
 
+    def abort(self) -> None:
+        """Somebody loses patience."""
+        self._person_abort()
+
     def _person_abort(self) -> bool:
         world = self._world
         ledger = world.store.ledger

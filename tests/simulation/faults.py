@@ -53,6 +53,7 @@ EVENTS = {
     "driver.twin": 2,
     "driver.epoch_skipped": 2,
     "person.abort": 3,
+    "person.impatient": 1,
     "person.abandon": 2,
     "person.retry": 3,
     "target.hold": 4,
@@ -144,9 +145,9 @@ class Dice:
         """Whether the seed has faults of this kind, and they go on."""
         return kind in self._rates and not self.healed
 
-    def hit_event(self, kind: str) -> bool:
+    def hit_event(self, kind: str, rate: float = EVENT_RATE) -> bool:
         """Whether an event that has its own moment comes at this one."""
-        if self.healed or kind not in self._events or self.rng.random() >= EVENT_RATE:
+        if self.healed or kind not in self._events or self.rng.random() >= rate:
             return False
         self.hits[kind] += 1
         return True

@@ -206,17 +206,16 @@ def _owe(ordered: bool = True, newest: bool = True) -> None:
     plain = machine.outstanding
 
     def outstanding(ledger: Ledger) -> Iterator[Effect]:
-        seen = set()
-        for effect in plain(ledger):
-            seen.add(effect)
-            yield effect
+        owed = list(plain(ledger))
+        yield from (effect for effect in owed if newest or effect.action is not Action.FENCE)
+        aborting = [record.number for record in ledger.records if record.state is C.ABORTING]
         for record in ledger.records:
             for sink, part in record.parts.items():
                 action = OWED.get((record.state, part.state))
                 free = action in (Action.COMMIT, Action.PROBE) and not ordered
-                free = free or (action is Action.FENCE and not newest)
+                free = free or (action is Action.FENCE and not newest and record.number == aborting[0])
                 effect = Effect(action or Action.HOLD, record.number, sink, part.authority)
-                if free and effect not in seen:
+                if free and (effect not in owed or not newest):
                     yield effect
 
     put(machine, "outstanding", outstanding)
@@ -303,7 +302,8 @@ def fence_before_abort() -> None:
     def begin(ledger: Ledger, event: BeginAbort) -> Ledger:
         ledger = plain(ledger, event)
         for record in reversed(ledger.records):
-            if record.state is C.ABORTING:
+            ours = all(part.authority is Authority.TOKEN for part in record.parts.values())
+            if record.state is C.ABORTING and ours:
                 parts = {sink: replace(part, state=P.FENCED) for sink, part in record.parts.items()}
                 ledger = machine._settle(machine._put(ledger, replace(record, parts=parts)), record.number)
         return ledger

@@ -184,6 +184,8 @@ class SimRunner:
             _abandoned(function)
         elif when == "later":
             world.loop.nature(dice.seconds(2.0 * timeout_seconds), _abandoned, function)
+            if dice.hit_event("person.impatient", 0.5):
+                world.loop.nature(dice.seconds(timeout_seconds), world.chaos.abort)
         await asyncio.sleep(timeout_seconds)
         raise OutOfTime(f"no answer within {timeout_seconds:.1f} s")
 

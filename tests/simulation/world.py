@@ -247,7 +247,7 @@ class World:
 
     def row_of(self, row: int, query_id: str) -> int:
         """What is written for a row of the source: another query makes something else of it."""
-        return row + 1000 * int(query_id.rpartition("-")[2])
+        return row + 1000 * int(query_id.rpartition("-")[2] or 0)
 
     def disturb(self, what: str) -> None:
         """Something was done from outside; who has begun already need not see it."""
