@@ -6,11 +6,12 @@ transaction, which also moves the fence row from the previous checkpoint to this
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,7 +33,13 @@ from sinkruntime.api import (
 )
 from sinkruntime.protocol.garbage import Garbage
 
-FENCE = "CREATE TABLE IF NOT EXISTS sinkjob_fence (owner TEXT PRIMARY KEY, last INTEGER NOT NULL)"
+#: A row per (ledger, sink): the last checkpoint that is in the table, and the order up to which commits are fenced off.
+TABLES = """
+CREATE TABLE IF NOT EXISTS sinkjob_fence (owner TEXT PRIMARY KEY, last INTEGER, token INTEGER, round INTEGER);
+CREATE TABLE IF NOT EXISTS sinkjob_target (id TEXT NOT NULL);
+INSERT INTO sinkjob_target SELECT hex(randomblob(16)) WHERE NOT EXISTS (SELECT * FROM sinkjob_target);
+"""
+PUT_ROW = "INSERT OR REPLACE INTO sinkjob_fence VALUES (?, ?, ?, ?)"
 
 
 class Options(BaseModel):
@@ -70,10 +77,12 @@ class SqliteWriter(SinkWriter):
         self._writer.write_batch(batch)
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
-        """The file's path, once the file is whole; None where there was no row."""
+        """The file's path, once the file is whole and on disk; None where there was no row."""
         if self._writer is None:
             return None
         self._writer.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
         return str(self._path)
 
     def abort_prepare(self) -> None:
@@ -90,22 +99,36 @@ class SqliteCommitter(SinkAggregatedCommitter):
 
     def combine(self, committables: Sequence[tuple[Lineage, Committable]]) -> Committable:
         """The paths of all writers' files."""
-        return [path for _, path in committables]
+        return sorted(path for _, path in committables)
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """One transaction each: the fence row moves from `previous` to this checkpoint, and the rows go in."""
         for request in requests:
             with closing(_connect(self._options)) as database, database:  # commits, or rolls back
                 database.execute("BEGIN IMMEDIATE")
-                last = _last(database, self._owner)
-                if last != request.previous:
-                    landed = last >= request.lineage.checkpoint
-                    request.reply(Answer.ALREADY_COMMITTED if landed else Answer.REFUSED, "TargetBehindLedger")
+                row = _row(database, self._owner)
+                if not self._may_commit(request, row):
                     continue
                 for path in request.committable:
                     self._insert(database, path)
-                moved = "INSERT INTO sinkjob_fence VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET last = excluded.last"
-                database.execute(moved, (self._owner, request.lineage.checkpoint))
+                database.execute(PUT_ROW, (self._owner, request.lineage.checkpoint, row.token, row.round))
+            for path in request.committable:
+                Path(path).unlink(missing_ok=True)
+
+    def _may_commit(self, request: CommitRequest, row: Row) -> bool:
+        """Answers what the fence row alone decides: it must stand exactly at the predecessor."""
+        lost = [path for path in request.committable if not Path(path).exists()]
+        if row.last >= request.lineage.checkpoint:
+            request.reply(Answer.ALREADY_COMMITTED)
+        elif row.last != request.previous:
+            request.reply(Answer.REFUSED, "TargetBehindLedger", f"the fence row stands at {row.last}")
+        elif request.order <= (row.token, row.round):
+            request.reply(Answer.REFUSED, "Fenced", "an abort was begun")
+        elif lost:
+            request.reply(Answer.REFUSED, "CommittableLost", f"{lost[0]} is gone")
+        else:
+            return True
+        return False
 
     def _insert(self, database: sqlite3.Connection, path: str) -> None:
         with pa.OSFile(path, "rb") as file, pa.ipc.open_stream(file) as reader:
@@ -119,9 +142,28 @@ class SqliteCommitter(SinkAggregatedCommitter):
     def probe(self, requests: Sequence[CommitRequest]) -> None:
         """The fence row tells."""
         with closing(_connect(self._options)) as database:
-            last = _last(database, self._owner)
+            last = _row(database, self._owner).last
         for request in requests:
             request.reply(Answer.ALREADY_COMMITTED if last >= request.lineage.checkpoint else Answer.ABSENT)
+
+    def fence(self, requests: Sequence[CommitRequest]) -> None:
+        """Every commit up to this order fails from now on."""
+        for request in requests:
+            with closing(_connect(self._options)) as database, database:
+                database.execute("BEGIN IMMEDIATE")
+                row = _row(database, self._owner)
+                if row.last >= request.lineage.checkpoint:
+                    request.reply(Answer.ALREADY_COMMITTED)
+                    continue
+                order = max(request.order, (row.token, row.round))
+                database.execute(PUT_ROW, (self._owner, row.last, *order))
+                request.reply(Answer.FENCED)
+
+    def abort(self, requests: Sequence[CommitRequest]) -> None:
+        """The abort is on record: the staged files may go."""
+        for request in requests:
+            for path in request.committable:
+                Path(path).unlink(missing_ok=True)
 
     def clean(self, checkpoint: int, epoch: int) -> None:
         """The checkpoint is in the table: its staged files, and those of losing attempts, may go."""
@@ -163,9 +205,10 @@ class SqliteSink(Sink):
         return SqliteCommitter(self.options, self.identity)
 
     def evidence(self) -> Evidence:
-        """The fence row."""
+        """The fence row, and the database's own identity: one that is made anew has another."""
         with closing(_connect(self.options)) as database:
-            return Evidence(_last(database, owner(self.identity)), detail=str(self.options.database))
+            target = str(database.execute("SELECT id FROM sinkjob_target").fetchone()[0])
+            return Evidence(_row(database, owner(self.identity)).last, target, str(self.options.database))
 
     def prove(self, checkpoint: int, epoch: int) -> str | None:
         """What the fence row says of one checkpoint."""
@@ -173,13 +216,21 @@ class SqliteSink(Sink):
         return f"the fence row is at {last}" if last >= checkpoint else None
 
 
+class Row(NamedTuple):
+    """A fence row."""
+
+    last: int = 0
+    token: int = -1
+    round: int = -1
+
+
 def _connect(options: Options) -> sqlite3.Connection:
     options.database.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(options.database, timeout=30.0, isolation_level=None)
-    database.execute(FENCE)
+    database.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
     return database
 
 
-def _last(database: sqlite3.Connection, owner_name: str) -> int:
-    row = database.execute("SELECT last FROM sinkjob_fence WHERE owner = ?", (owner_name,)).fetchone()
-    return int(row[0]) if row else 0
+def _row(database: sqlite3.Connection, owner_name: str) -> Row:
+    query = "SELECT last, token, round FROM sinkjob_fence WHERE owner = ?"
+    return Row(*(database.execute(query, (owner_name,)).fetchone() or ()))
