@@ -97,24 +97,28 @@ class Driver:
         await self._settled(views)
         seen = await views()
         self._targets.update({sink: view.target for sink, view in seen.items() if view.target})
-        for _ in StartReason:  # each can be accepted once
+        agreed: set[StartReason] = set()  # each is accepted once
+        while True:
             ledger = (await self._read()).ledger
-            found = next(iter(check(ledger, source, seen)), None)
+            found = next((found for found in check(ledger, source, seen) if found.reason not in agreed), None)
             if found is None:
                 return
             if found.reason not in self._settings.accept:
                 raise StartRefused(found.reason, found.message, found.advice)
             await self._accept(found)
+            agreed.add(found.reason)
             source = replace(source, marker=ledger.ledger_id)  # whoever goes on takes the location over
 
     async def _accept(self, found: Disagreement) -> None:
         settings = self._settings
+        # A word on targets speaks of what one start has found there: the next one's finding needs another.
+        detail = f"{found.message} (epoch {settings.epoch})" if found.sinks else found.message
         event = Accept(
             Authority.EPOCH,
             settings.epoch,
             settings.nonce,
             found.reason,
-            found.message,
+            detail,
             rebase=found.reason in REBASE,
             views=found.sinks,
         )
