@@ -132,6 +132,9 @@ class Chaos:
         if busy or ledger is None:
             return False
         name = world.dice.rng.choice(list(world.targets))
+        known = ledger.sinks[name].evidence if name in ledger.sinks else 0
+        if world.targets[name].evidence.get((world.ledger_id, name), 0) != known:
+            return False  # one disaster of a target would hide the other
         world.targets[name].evidence[world.ledger_id, name] = ledger.decided + world.dice.rng.randint(1, 3)
         world.disturb("evidence")
         world.note("%s has evidence of what was never decided", name)
