@@ -16,7 +16,7 @@ from sinkruntime.api import Sink, SinkIdentity
 from sinkruntime.coordinator.coordinator import Coordinator
 from sinkruntime.coordinator.wishes import Wishes
 from sinkruntime.ledger import payloads
-from sinkruntime.protocol.ledger import FINAL_PARTS, Authority, Ledger, PartState, Position
+from sinkruntime.protocol.ledger import FINAL_PARTS, Authority, CheckpointState, Ledger, PartState, Position
 from sinkruntime.sinks.memory import MemorySink
 from sinkruntime.sinks.memory.session import INTERCEPTS, TARGETS, Options, Tier
 from sinkruntime.sinks.memory.target import StagedKey
@@ -383,7 +383,8 @@ def _all_wait_with_reason(world: World, ledger: Ledger) -> None:
             first = sink not in busy and part.state not in FINAL_PARTS
             if part.state not in FINAL_PARTS:
                 busy.add(sink)
-            driverless = part.authority is Authority.EPOCH and world.person.blocked()
+            aborting = record.state is CheckpointState.ABORTING and bool(world.driver_sinks)
+            driverless = world.person.blocked() and (aborting or part.authority is Authority.EPOCH)
             waits = not first or driverless or (part.state is PartState.HELD and bool(part.reason))
             world.oracle.demand(waits, "I6", f"checkpoint {record.number} of {sink} is {part.state}, nobody knows why")
 
