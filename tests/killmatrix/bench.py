@@ -26,6 +26,7 @@ class Bench(ABC):
         self.folder = folder
         self.chance = chance
         self.stack = ExitStack()
+        self.disturbances = 0
 
     def __enter__(self) -> Bench:
         self.prepare()

@@ -22,8 +22,8 @@ BUCKET = "kill-matrix"
 PREFIX = "KILL_S3_"
 
 #: A disturbance begins after so long at most, and lasts so long at most.
-QUIET_SECONDS_MAX = 6.0
-DISTURBED_SECONDS_MAX = 1.5
+QUIET_SECONDS_MAX = 2.0
+DISTURBED_SECONDS_MAX = 1.0
 
 #: Connections that are reset, that hang until they are cut, and answers that are lost after the request has arrived.
 TOXICS: tuple[tuple[str, Literal["upstream", "downstream"], dict[str, int]], ...] = (
@@ -108,6 +108,7 @@ class FileS3Bench(FileBench):
             self.calm()
             self._next = now + self.chance.random() * QUIET_SECONDS_MAX
             return
+        self.disturbances += 1
         kind, stream, attributes = self.chance.choice(TOXICS)
         self._toxic = self._proxy.add_toxic(kind, stream, **attributes)
         self._next = now + self.chance.random() * DISTURBED_SECONDS_MAX

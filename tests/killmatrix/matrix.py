@@ -147,7 +147,8 @@ class Matrix:
             self._say(f"    left over: {name}")
         self._say(
             f"{expected.total()} rows ({len(expected)} different ones) of {self._job.input.files} files, "
-            f"{ledger.decided} checkpoints, {ledger.epoch} epochs, {result.pending_kills} kills while pending"
+            f"{ledger.decided} checkpoints, {ledger.epoch} epochs, {result.pending_kills} kills while pending, "
+            f"{self._bench.disturbances} disturbances"
         )
 
     def _payloads(self) -> list[str]:
