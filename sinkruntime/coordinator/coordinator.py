@@ -2,8 +2,8 @@
 
 One instance serves one job under one authority: the token (in the operator, or the local process) or the epoch (for
 sinks whose commits run in the driver). It is level-triggered: a change of the ledger is only a hint to look. Each
-sink has one lane for commits, in checkpoint order, and one for clean-ups; sinks go side by side. It never decides a
-checkpoint, and it issues nothing once the ledger shows a newer token or epoch.
+sink has a lane for commits, in checkpoint order, one for fences and one for clean-ups; sinks go side by side. It never
+decides a checkpoint, and it issues nothing once the ledger shows a newer token or epoch.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ LOOK_SECONDS = 10.0
 RECOVER_AGAIN_SECONDS = 10.0
 
 REMOVALS = frozenset({Action.CLEAN, Action.DISCARD})
+
+#: Everything else goes through its sink's lane for commits. A fence, newest first, waits for no older one that is held.
+_LANES = {Action.FENCE: "fence", Action.RECOVER: "recover", Action.REMOVE_PAYLOADS: "payloads"}
+_LANES |= dict.fromkeys(REMOVALS, "clean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,8 +396,4 @@ class Coordinator:
 
 
 def _lane(effect: Effect) -> Lane:
-    if effect.action is Action.RECOVER:
-        return Lane("recover")
-    if effect.action is Action.REMOVE_PAYLOADS:
-        return Lane("payloads")
-    return Lane("clean" if effect.action in REMOVALS else "commit", effect.sink)
+    return Lane(_LANES.get(effect.action, "commit"), effect.sink)

@@ -29,7 +29,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 100, 200])
+@pytest.mark.parametrize("first", [0, 100])
 def test_no_seed_breaks_an_invariant(first: int) -> None:
     for seed in range(first, first + 100):
         result = run(seed)
