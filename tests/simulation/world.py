@@ -344,7 +344,7 @@ def _finish(world: World) -> None:
     if world.driver_sinks and not world.broken() and ledger is not None and not ledger.records:
         world.finished = False
         _until_settled(world)
-        if not world.broken():
+        if world.finished and not world.broken():
             _no_garbage(world, Authority.EPOCH)
 
 
