@@ -25,6 +25,9 @@ from sinkruntime.spec.models import SinkJobSpec
 
 #: Rows of an Arrow batch on its way to Python (Spark's default).
 BATCH_ROWS = 10_000
+#: No bound on the bytes of such a batch: Spark's Int.MaxValue. With any other it adds up all buffers again after each
+#: row, which takes more than half of the passage's time. A job of rows above some 50 kB sets this, or fewer rows.
+BATCH_BYTES_UNBOUNDED = 2**31 - 1
 #: The longest a stopped query may take to end.
 STOP_TIMEOUT_SECONDS = 60
 
@@ -42,6 +45,7 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_UNBOUNDED),
 }
 _LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
