@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
 from sinkruntime.coordinator.runner import OutOfTime
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
-from sinkruntime.driver.driver import Driver, DriverSettings
+from sinkruntime.driver.driver import Driver, DriverSettings, Views
 from sinkruntime.driver.staging import Assignment, LineageIncomplete, Staging
 from sinkruntime.environment import Environment
 from sinkruntime.errors import SinkjobError
@@ -78,6 +78,16 @@ def commit_settings(world: World) -> CommitSettings:
 
 class CarelessDriver(Driver):
     """One that does not look at the ledger before it stages and decides: the ledger must refuse by itself."""
+
+    async def claim(self) -> None:
+        """Forgotten now and then; not where a coordinator of its own would speak under an unclaimed epoch."""
+        alone = Authority.EPOCH not in self._settings.authority.values()
+        if not alone or self._environment.random.random() < 0.8:
+            await super().claim()
+
+    async def _settled(self, views: Views) -> None:
+        if self._environment.random.random() < 0.5:
+            await super()._settled(views)
 
     async def _slot(self, stored: Stored, position: Position, batch: str) -> Stored | None:
         last = stored.ledger.last

@@ -21,6 +21,13 @@ Hits = Counter[str]
 UNREACHED: dict[str, str] = {
     "start LedgerLost": "raised by whoever opens the ledger, before the driver's check; the file store's tests have it",
     "start CheckpointOwnedByAnother": "needs two jobs; tests of the start check have it",
+    "part pending + absent": "the coordinator commits at once what its probe does not find, and reports that",
+    "part in_doubt + absent": "the same",
+    "part held + absent": "the same, for a part that it only looks at: it says nothing new",
+    "part held + refused": "what the ledger says already is not reported again",
+    "part committed + committed": "the same",
+    "part held + progress": "one writer's late commit between a hold and an abort's fence; rarer than these seeds",
+    "refusal OutOfOrder": "a sink's commits share one lane, so none is reported before an earlier one",
 }
 
 

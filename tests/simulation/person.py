@@ -63,6 +63,7 @@ class Person:
             return
         if world.spark.backup is not None and world.dice.rng.random() < 0.5:
             world.spark.location, world.spark.backup = world.spark.backup, None
+            world.disturb("location")
             world.note("the newer checkpoint location is restored")
             self._stopped_by = None
             return
