@@ -115,7 +115,7 @@ def draw_shape(rng: random.Random) -> Shape:
         commit_timeout_seconds=rng.choice((2.0, 5.0)),
         batch_job=batch_job,
         careless=rng.random() < 0.1,
-        through_codec=rng.random() < 0.05,
+        through_codec=rng.random() < 0.03,
         stubborn=rng.random() < 0.3,
     )
 

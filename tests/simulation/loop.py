@@ -15,6 +15,9 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, cast
 
+#: How often `run` asks whether to end.
+STEPS_BETWEEN_LOOKS = 8
+
 
 class Handle:
     """A callback that is due; what `call_soon` and `call_at` return."""
@@ -76,6 +79,7 @@ class SimLoop:
         self.processes: list[Process] = [NATURE]
         self._tasks: list[asyncio.Task[Any]] = []
         self.failed: BaseException | None = None
+        self.stopping = False
 
     # What asyncio calls.
 
@@ -135,6 +139,10 @@ class SimLoop:
 
     # What the world calls.
 
+    def stop(self) -> None:
+        """End the run after the present step."""
+        self.stopping = True
+
     def start(self, process: Process, main: Coroutine[Any, Any, Any], actor: str = "") -> asyncio.Task[Any]:
         """Run `main` as a task of `process`."""
         context = copy_context()
@@ -179,12 +187,16 @@ class SimLoop:
             process.ready.append(handle)
 
     def run(self, until: Callable[[], bool], steps_max: int) -> bool:
-        """Run until `until` says so (True), nothing is left, or the steps are used up (False)."""
+        """Run until `until` says so (True), nothing is left, or the steps are used up (False).
+
+        `until` is asked now and then; `stop` ends the run after the present step.
+        """
         asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, self))
         try:
             while not until():
-                if self.steps >= steps_max or not self._step():
-                    return False
+                for _ in range(STEPS_BETWEEN_LOOKS):
+                    if self.stopping or self.steps >= steps_max or not self._step():
+                        return self.stopping or until()
             return True
         finally:
             asyncio._set_running_loop(None)

@@ -50,11 +50,12 @@ class TargetOracle:
         """Remember the first violation; the loop stops after this step."""
         if self.violation is None:
             self.violation = f"{invariant}: {message}"
+            self._world.loop.stop()
 
     def demand(self, holds: bool, invariant: str, message: str) -> None:
         """Fail unless it holds."""
-        if not holds and self.violation is None:
-            self.violation = f"{invariant}: {message}"
+        if not holds:
+            self.fail(invariant, message)
 
     # The targets.
 
