@@ -383,7 +383,8 @@ class Coordinator:
     async def _end(self) -> None:
         for task in self._lanes.running.values():
             task.cancel()
-        await asyncio.gather(*self._lanes.running.values(), return_exceptions=True)
+        if self._lanes.running:  # of nothing, gather would look for a loop, and there is none while a killed one closes
+            await asyncio.gather(*self._lanes.running.values(), return_exceptions=True)
         for handle in self._handles.values():
             await handle.close(self._settings.timeout_seconds)
 
