@@ -62,7 +62,7 @@ def read_parquet(path: Path) -> Counter[Any]:
 
 
 def test_spark_stages_invisibly_and_the_commit_links(spark: SparkSession, tmp_path: Path) -> None:
-    sink = sink_at(tmp_path)
+    sink = sink_at(tmp_path, stagedBy="spark")
     assert sink.can_stage()
     staged = stage_with_spark(sink, rows_df(spark, ROWS))
     assert visible(tmp_path) == []
@@ -76,7 +76,7 @@ def test_spark_stages_invisibly_and_the_commit_links(spark: SparkSession, tmp_pa
 
 
 def test_what_spark_staged_is_recovered_cleaned_and_aborted(spark: SparkSession, tmp_path: Path) -> None:
-    sink = sink_at(tmp_path)
+    sink = sink_at(tmp_path, stagedBy="spark")
     winner = stage_with_spark(sink, rows_df(spark, ROWS), mark="aa")
     stage_with_spark(sink, rows_df(spark, ROWS), mark="bb")
     commit(sink, winner)
@@ -96,7 +96,7 @@ def test_what_spark_staged_is_recovered_cleaned_and_aborted(spark: SparkSession,
 
 
 def test_a_late_commit_of_fenced_files_fails_and_a_later_one_lands(spark: SparkSession, tmp_path: Path) -> None:
-    sink = sink_at(tmp_path, format="orc")
+    sink = sink_at(tmp_path, format="orc", stagedBy="spark")
     staged = stage_with_spark(sink, rows_df(spark, ROWS))
     late = harness.next_order()
     harness.ask(sink, "fence", staged)
@@ -106,14 +106,14 @@ def test_a_late_commit_of_fenced_files_fails_and_a_later_one_lands(spark: SparkS
 
 
 def test_an_empty_batch_stages_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    staged = stage_with_spark(sink_at(tmp_path), rows_df(spark, ROWS).where("id > 1000"))
+    staged = stage_with_spark(sink_at(tmp_path, stagedBy="spark"), rows_df(spark, ROWS).where("id > 1000"))
     assert staged.items == ()
     harness.clean(sink_at(tmp_path), 1)
     assert staged_left(tmp_path) == []
 
 
 def test_partitions_and_checkpoint_directories_are_kept(spark: SparkSession, tmp_path: Path) -> None:
-    sink = sink_at(tmp_path, partitionBy=["name"], directoryPerCheckpoint=True)
+    sink = sink_at(tmp_path, partitionBy=["name"], directoryPerCheckpoint=True, stagedBy="spark")
     commit(sink, stage_with_spark(sink, rows_df(spark, ROWS)))
     expected = {f"checkpoint=1/{partition_directory(('name',), (name,))}" for _, name in ROWS}
     assert {name.rpartition("/")[0] for name in visible(tmp_path)} == expected
@@ -146,7 +146,7 @@ def directories(path: Path, depth: int) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
 def test_spark_reads_what_our_writer_wrote(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    sink = sink_at(tmp_path, format=kind, stagedBy="arrow")
+    sink = sink_at(tmp_path, format=kind)
     commit(sink, harness.stage(sink, 1, ROWS, MORE))
     reader = spark.read.schema("id BIGINT, name STRING").option("escape", '"')
     # Spark's own CSV reader takes an empty string for null.
@@ -189,7 +189,7 @@ def test_a_log_that_spark_began_is_continued(spark: SparkSession, tmp_path: Path
     )
     query.awaitTermination()
     before = spark.read.parquet(str(tmp_path / "out")).count()
-    sink = sink_at(tmp_path / "out", log="spark")
+    sink = sink_at(tmp_path / "out", log="spark", stagedBy="spark")
     df = spark.createDataFrame([(100,), (101,)], "value BIGINT")
     commit(sink, stage_with_spark(sink, df))
     assert spark.read.parquet(str(tmp_path / "out")).count() == before + 2

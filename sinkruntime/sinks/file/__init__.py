@@ -30,7 +30,7 @@ from sinkruntime.sinks.file import schemas, spark_stage
 from sinkruntime.sinks.file.committer import FileAggregatedCommitter, FileCommitter
 from sinkruntime.sinks.file.local import LocalStorage
 from sinkruntime.sinks.file.marker import create_target, read_marker, read_target
-from sinkruntime.sinks.file.options import SPARK_FORMATS, Log, Options, StagedBy
+from sinkruntime.sinks.file.options import Log, Options, StagedBy
 from sinkruntime.sinks.file.storage import Storage
 from sinkruntime.sinks.file.writer import FileWriter
 
@@ -111,8 +111,7 @@ class FileSink(Sink):
             storage.close()
 
     def can_stage(self) -> bool:
-        options = self.options
-        return options.staged_by is not StagedBy.ARROW and options.is_local and options.format in SPARK_FORMATS
+        return bool(self.options.staged_by is StagedBy.SPARK)
 
     def stage(self, df: Any, context: StageContext) -> Sequence[Committable] | None:
         if not self.can_stage():

@@ -38,9 +38,8 @@ class Log(StrEnum):
 class StagedBy(StrEnum):
     """Who writes the files: Spark's own writer, or ours, which is fed with Arrow batches."""
 
-    AUTO = "auto"
-    SPARK = "spark"
     ARROW = "arrow"
+    SPARK = "spark"
 
 
 _TEXT_CODECS = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst"}
@@ -118,9 +117,9 @@ class Options(OptionsModel):
         default=",", description="csv: the character between two values."
     )
     staged_by: StagedBy = Field(
-        default=StagedBy.AUTO,
-        description="Who writes the files: `spark` (faster; parquet and orc, local paths, the job's only sink), "
-        "`arrow`, or `auto` (Spark where it can).",
+        default=StagedBy.ARROW,
+        description="Who writes the files: `arrow`, our writer, or `spark`, Spark's own (parquet and orc on local "
+        "paths; beside other sinks our writer is used all the same).",
     )
     storage: Storage = Field(default=Storage(), description="How an object store is reached.")
 
@@ -160,7 +159,7 @@ class Options(OptionsModel):
         if self.staged_by is StagedBy.SPARK and (self.format not in SPARK_FORMATS or not self.is_local):
             raise PydanticCustomError(
                 "staged_by",
-                "`stagedBy: spark` needs `format: parquet` or `orc` and a local path; use `arrow` or `auto`",
+                "`stagedBy: spark` needs `format: parquet` or `orc` and a local path; use `arrow`",
             )
         return self
 

@@ -86,15 +86,13 @@ def test_relative_paths_begin_at_the_manifest() -> None:
     assert FileSink.located(options(path="s3://b/x"), "/jobs").path == "s3://b/x"
 
 
-def test_only_columnar_local_files_are_staged_by_spark() -> None:
+def test_spark_stages_only_when_it_is_asked_to() -> None:
     def stages(**given: Any) -> bool:
         return FileSink(options(**given), harness.identity()).can_stage()
 
-    assert stages()
-    assert stages(format="orc")
-    assert not stages(format="csv")
-    assert not stages(stagedBy="arrow")
-    assert not stages(path="s3://bucket/x")
+    assert not stages()
+    assert stages(stagedBy="spark")
+    assert stages(stagedBy="spark", format="orc")
 
 
 def test_secrets_are_not_shown() -> None:
