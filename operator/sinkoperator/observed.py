@@ -170,7 +170,7 @@ class CoordinatorFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PlanSettings:
     """What the operator's own settings say; the same for all jobs.
 
     `driver_image` and `service_account` are used where the manifest names none; with both empty of a service account
@@ -201,7 +201,7 @@ class Observed:
 
     job: JobObject
     now: float
-    settings: Settings = field(default_factory=Settings)
+    settings: PlanSettings = field(default_factory=PlanSettings)
     ledger: LedgerObject | None = None
     run_on: Mapping[str, str] = _NOTHING
     drivers: tuple[DriverPod, ...] = ()
