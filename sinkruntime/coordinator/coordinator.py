@@ -354,12 +354,12 @@ class Coordinator:
         outcomes, self._unreported = self._unreported, []
         if not outcomes:
             return None
-        tenure = self._tenure
+        tenure, wall_ms = self._tenure, int(self._services.environment.clock.wall() * 1000)
 
         def report(ledger: Ledger) -> Event | None:
             self._check_tenure(ledger)
             taken = acceptable(ledger, tenure.authority, tenure.fence, outcomes)
-            return Report(tenure.authority, tenure.fence, taken) if taken else None
+            return Report(tenure.authority, tenure.fence, taken, wall_ms) if taken else None
 
         commits = any(self._urgent(outcome) for outcome in outcomes)
         if commits:

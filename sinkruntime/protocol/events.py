@@ -131,6 +131,7 @@ class Report:  # a coordinator: the outcomes of a round
     authority: Authority
     fence: int  # the token, or the epoch
     outcomes: tuple[Outcome, ...]
+    reported_ms: int = 0  # wall time, for people
 
 
 @dataclass(frozen=True, slots=True)

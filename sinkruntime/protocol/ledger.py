@@ -179,13 +179,16 @@ class SinkEntry:
 
     `since` is the first checkpoint that had it, `committed` the last one that it committed, `evidence` the last one
     that left evidence in the target (0: none; an empty checkpoint may leave none), `target` the target's own
-    identity, such as a table's UUID ("" where it has none).
+    identity, such as a table's UUID ("" where it has none). `rows` is the sum over its committed parts, `committed_ms`
+    the wall time at which the last of them was reported; both are for people, no rule reads them.
     """
 
     since: int
     committed: int = 0
     evidence: int = 0
     target: str = ""
+    rows: int = 0
+    committed_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

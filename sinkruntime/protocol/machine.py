@@ -145,13 +145,13 @@ def _decide(ledger: Ledger, event: Decide) -> Ledger:
 def _report(ledger: Ledger, event: Report) -> Ledger:
     _fence(ledger, event.authority, event.fence)
     for outcome in event.outcomes:
-        ledger = _take(ledger, outcome, event.authority)
+        ledger = _take(ledger, outcome, event)
     return ledger
 
 
-def _take(ledger: Ledger, outcome: Outcome, authority: Authority) -> Ledger:
+def _take(ledger: Ledger, outcome: Outcome, event: Report) -> Ledger:
     record, part = _find(ledger, outcome.number, outcome.sink)
-    require(part.authority is authority, Refusal.STALE_TOKEN, f"{outcome.sink} is under the {part.authority}")
+    require(part.authority is event.authority, Refusal.STALE_TOKEN, f"{outcome.sink} is under the {part.authority}")
     state = PARTS.get((part.state, outcome.kind))
     if state is None or record.state not in TAKEN_IN[outcome.kind]:
         raise Refused(Refusal.NOT_ALLOWED, f"{outcome.kind} of a part {part.state} in {record.state}")
@@ -173,10 +173,18 @@ def _take(ledger: Ledger, outcome: Outcome, authority: Authority) -> Ledger:
     ledger = _put(ledger, record)
     entry = ledger.sinks[outcome.sink]
     if outcome.kind is K.COMMITTED:
-        entry = replace(entry, committed=max(entry.committed, outcome.number))
+        entry = _credited(entry, outcome.number, part, event.reported_ms)
     if outcome.evidence:
         entry = replace(entry, evidence=max(entry.evidence, outcome.number))
     return _settle(replace(ledger, sinks={**ledger.sinks, outcome.sink: entry}), outcome.number)
+
+
+def _credited(entry: SinkEntry, number: int, part: Part, wall_ms: int = 0) -> SinkEntry:
+    """The sink's entry after its part of a checkpoint was committed; its rows count once, however often it is told."""
+    if part.state is P.COMMITTED:
+        return entry
+    committed, rows = max(entry.committed, number), entry.rows + part.rows
+    return replace(entry, committed=committed, rows=rows, committed_ms=max(entry.committed_ms, wall_ms))
 
 
 def _check_order(ledger: Ledger, outcome: Outcome) -> None:
@@ -332,7 +340,7 @@ def _overrule(ledger: Ledger, number: int, sink: str, state: PartState) -> Ledge
     parts = {**record.parts, sink: replace(part, state=state, done=())}
     entry = ledger.sinks[sink]
     if state is P.COMMITTED:
-        entry = replace(entry, committed=max(entry.committed, number))
+        entry = _credited(entry, number, part)
     ledger = replace(_put(ledger, replace(record, parts=parts)), sinks={**ledger.sinks, sink: entry})
     return _settle(ledger, number)
 

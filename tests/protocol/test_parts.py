@@ -217,6 +217,16 @@ def test_an_updated_payload_replaces_the_old_whose_object_is_removed_with_the_ch
     assert same.records[0].superseded == ("1-old",), "the object in use is not superseded by itself"
 
 
+def test_rows_are_counted_once_when_their_part_is_committed() -> None:
+    ledger = decided(1, 2, sinks={"a": Part(rows=5), "b": Part(rows=3)})
+    told = report(outcome(1, "a", K.COMMITTED))
+    ledger = after(ledger, replace(told, reported_ms=100), replace(told, reported_ms=200))
+    assert ledger.sinks["a"] == SinkEntry(since=1, committed=1, evidence=1, rows=5, committed_ms=100)
+    ledger = after(ledger, replace(report(outcome(2, "a", K.COMMITTED)), reported_ms=90))
+    assert (ledger.sinks["a"].rows, ledger.sinks["a"].committed_ms) == (10, 100), "a clock that was set back"
+    assert ledger.sinks["b"] == SinkEntry(since=1)
+
+
 def test_a_commit_without_evidence_leaves_the_expected_evidence() -> None:
     ledger = after(decided(1, 2), report(outcome(1, "a", K.COMMITTED), outcome(2, "a", K.COMMITTED, evidence=False)))
     assert ledger.sinks["a"] == SinkEntry(since=1, committed=2, evidence=1)
