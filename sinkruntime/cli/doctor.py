@@ -21,8 +21,9 @@ import click
 from sinkruntime.cli.jobs import namespace_option, opened
 from sinkruntime.cli.output import output_option, show
 from sinkruntime.errors import ExitCode, ManifestError, SinkjobError
+from sinkruntime.job.sinks import make_sinks
 from sinkruntime.local.inspection import ask_facts, ask_targets, read_ledger
-from sinkruntime.local.workspace import Workspace, make_sinks
+from sinkruntime.local.workspace import Workspace
 
 #: Less free space than this beside the manifest is a failure: Spark's local state and staged files need room.
 FREE_BYTES_MIN = 1 << 30

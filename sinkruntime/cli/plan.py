@@ -8,8 +8,9 @@ from typing import Any
 
 from sinkruntime.api import Guarantee, Offer, Sink
 from sinkruntime.cli.output import fields, seconds_text, without_empty
+from sinkruntime.job.sinks import make_sinks
 from sinkruntime.local.inspection import ask_facts
-from sinkruntime.local.workspace import Workspace, make_sinks
+from sinkruntime.local.workspace import Workspace
 from sinkruntime.protocol.ledger import Ledger
 from sinkruntime.spec.bind import BoundSink
 from sinkruntime.spec.models import SinkJobSpec

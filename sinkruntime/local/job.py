@@ -7,35 +7,34 @@ next run rolls forward or cleans up.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
-from sinkruntime.api import Guarantee, Sink
+from sinkruntime.api import Sink
 from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
 from sinkruntime.coordinator.runner import ThreadRunner
-from sinkruntime.coordinator.settings import CommitSettings, Metrics
+from sinkruntime.coordinator.settings import Metrics
 from sinkruntime.coordinator.wishes import Wishes
-from sinkruntime.driver.driver import Driver, DriverSettings, Stage, stuck
+from sinkruntime.driver.driver import Driver, DriverSettings, stuck
 from sinkruntime.environment import Environment
-from sinkruntime.errors import ConfigurationError, ExitCode, StartRefused, TargetError
+from sinkruntime.errors import ExitCode
+from sinkruntime.job.backstage import Backstage
+from sinkruntime.job.ownership import mark_taken, taken_over
+from sinkruntime.job.sinks import authorities, commit_settings, warn_sinks
+from sinkruntime.job.steps import GuardedDriver, check_guarantees, prepare_targets, query_job, target_views
 from sinkruntime.ledger.change import change
-from sinkruntime.local.backstage import Backstage
-from sinkruntime.local.workspace import RUN_VARIABLE, Workspace, authorities, older_gone
-from sinkruntime.protocol.events import Action, Event, RaiseEpoch, TargetView
-from sinkruntime.protocol.ledger import Acceptance, Authority, Ledger, Position
+from sinkruntime.local.workspace import RUN_VARIABLE, Workspace, older_gone
+from sinkruntime.protocol.events import Action, Event, RaiseEpoch
+from sinkruntime.protocol.ledger import Authority, Ledger
 from sinkruntime.protocol.machine import outstanding
-from sinkruntime.protocol.start import ADVICE, StartReason
-from sinkruntime.spark.checkpoint_files import CheckpointFiles
-from sinkruntime.spark.columns import JobSink
 from sinkruntime.spark.query import BatchDone, Hosts, Query, QueryJob, open_query
 from sinkruntime.spark.session import SessionSettings, open_session
 from sinkruntime.spark.tolerant import FAILED_WRITERS
@@ -48,9 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Waits of a local run: for the ledger's file, for a target's evidence, for clean-up after the last commit.
+#: Waits of a local run: for the ledger's file, for clean-up after the last commit.
 LEDGER_SECONDS = 60.0
-EVIDENCE_SECONDS = 60.0
 CLEANED_SECONDS = 60.0
 
 
@@ -140,9 +138,9 @@ class _LocalRun:
         session = self._open_session()
         try:
             sinks = self.workspace.sinks_of(self.workspace.revision, ledger_id)
-            self._check_guarantees(sinks)
+            check_guarantees(self.workspace.job, sinks)
             query = open_query(session, self._query_job(sinks))
-            self._open_ledger(query.files, ledger_id, stored is None)
+            self._open_ledger(query, ledger_id, stored is None)
             self.backstage.call(change(store, partial(_raise, epoch=epoch), self.environment, LEDGER_SECONDS))
             return self._run(query, sinks, epoch)
         finally:
@@ -155,55 +153,24 @@ class _LocalRun:
         return open_session(settings)
 
     def _query_job(self, sinks: Mapping[str, Sink]) -> QueryJob:
-        job = self.workspace.job
-        parts = [
-            JobSink(sinks[bound.spec.name], index, bound.spec.select, bound.spec.where, bound.spec.on_failure == "Warn")
-            for index, bound in enumerate(job.sinks)
-        ]
-        batch = f"{self.workspace.revision}/{self.spec.restart_nonce}" if self.spec.mode == "Batch" else ""
-        spec = self.spec
-        if self.options.available_now and spec.mode == "Streaming":  # of this run only: the revision stays as it is
-            spec = spec.model_copy(update={"trigger": Trigger(type="AvailableNow")})
-        return QueryJob(
-            spec,
-            parts,
-            self.workspace.checkpoint_location,
-            self.environment.clock,
-            job.manifest.base,
-            dict(job.source_secrets),
-            batch,
+        workspace = self.workspace
+        made = query_job(
+            workspace.job, sinks, workspace.checkpoint_location, workspace.revision, self.environment.clock
         )
+        if self.options.available_now and self.spec.mode == "Streaming":  # of this run only: the revision stays
+            spec = self.spec.model_copy(update={"trigger": Trigger(type="AvailableNow")})
+            made = replace(made, spec=spec)
+        return made
 
-    def _check_guarantees(self, sinks: Mapping[str, Sink]) -> None:
-        """With what the targets themselves say; refuses a guarantee that they cannot give."""
-        for index, bound in enumerate(self.workspace.job.sinks):
-            with _of_sink(index):
-                facts = sinks[bound.spec.name].inspect()
-            offer = bound.sink_class.guarantee(bound.options, facts)
-            if bound.spec.guarantee and not offer.guarantee >= Guarantee(bound.spec.guarantee):
-                message = f"{bound.spec.guarantee} is more than this target can give: {offer.why}"
-                path = f"spec.sinks[{index}].guarantee"
-                raise ConfigurationError("GuaranteeTooStrong", message, path=path, advice=f"at most {offer.guarantee}")
-
-    def _open_ledger(self, files: CheckpointFiles, ledger_id: str, absent: bool) -> None:
+    def _open_ledger(self, query: Query, ledger_id: str, absent: bool) -> None:
         """Create the ledger where there is none; with the checkpoint location's marker one of them may be lost."""
-        name, recovery = self.workspace.name, self.spec.recovery
-        marker, owner = files.owner()
-        accepted: tuple[Acceptance, ...] = ()
-        if absent and marker:
-            lost = owner in ("", name)
-            reason = StartReason.LEDGER_LOST if lost else StartReason.CHECKPOINT_OWNED_BY_ANOTHER
-            message = f"{self.workspace.checkpoint_location} belongs to ledger {marker} of job {owner or 'unknown'}"
-            if reason not in recovery.accept:
-                raise StartRefused(reason, f"{message}, and this job has no ledger", ADVICE[reason])
-            nonce = str(recovery.nonce)
-            if lost and files.accepted_nonce() == nonce:
-                advice = f"look at it again, then accept with recovery.nonce above {nonce}"
-                raise StartRefused(reason, f"{message}; {reason} was accepted with nonce {nonce}", advice)
-            files.take_over(ledger_id, name, nonce if lost else "")
-            accepted = (Acceptance(recovery.nonce, reason, message),)
         if absent:
-            self.backstage.call(self.workspace.store.create(Ledger(ledger_id, name, acceptances=accepted)))
+            name = self.workspace.name
+            accepted = taken_over(query, ledger_id, name, self.spec.recovery)
+            if accepted is not None:
+                mark_taken(query, ledger_id, name, accepted)
+            acceptances = () if accepted is None else (accepted,)
+            self.backstage.call(self.workspace.store.create(Ledger(ledger_id, name, acceptances=acceptances)))
         self.workspace.save_revision()
 
     def _run(self, query: Query, sinks: Mapping[str, Sink], epoch: int) -> ExitCode:
@@ -211,20 +178,17 @@ class _LocalRun:
         loaded = self.backstage.call(store.load())
         assert loaded is not None, "created or found just now"
         ledger_id = loaded.ledger.ledger_id
-        schemas = query.schemas
-        for index, (name, sink) in enumerate(sinks.items()):
-            with _of_sink(index):
-                sink.prepare_target(schemas[name])
+        prepare_targets(query, sinks)
         self._start_coordinators(ledger_id, epoch)
         driver = Driver(store, self._driver_settings(epoch), self.environment)
         if not loaded.ledger.decided:
             query.files.mark(ledger_id, workspace.name)
         self.backstage.call(driver.claim())
         self.display.started(self._facts(ledger_id, epoch))
-        self.backstage.call(driver.start(query.view(), partial(_views, sinks)))
+        self.backstage.call(driver.start(query.view(), partial(target_views, sinks)))
         if query.files.owner()[0] != ledger_id:
             query.files.take_over(ledger_id, workspace.name)
-        port = _GuardedDriver(driver, self.backstage)
+        port = GuardedDriver(driver, self.backstage)
         done = query.run(Hosts(port, self.backstage.loop, self.stop, self._on_batch))
         return self._end(driver, done)
 
@@ -232,7 +196,7 @@ class _LocalRun:
         """One under the token, one under the epoch where a sink commits in the driver."""
         found = authorities(self.workspace.job)
         in_driver = frozenset(name for name, authority in found.items() if authority is Authority.EPOCH)
-        commit, recovery = self.spec.commit, self.spec.recovery
+        recovery = self.spec.recovery
         services = Services(
             store=self.workspace.store,
             environment=self.environment,
@@ -242,17 +206,11 @@ class _LocalRun:
             revision=self.workspace.revision,
             driver_sinks=in_driver,
             older_gone=partial(older_gone, ledger_id),
-            warn_sinks=frozenset(sink.name for sink in self.spec.sinks if sink.on_failure == "Warn"),
+            warn_sinks=warn_sinks(self.spec),
             wishes=Wishes(recovery.nonce, frozenset(recovery.accept), retry_held=True, who="sinkjob run"),
             observe=self.display.ledger,
         )
-        settings = CommitSettings(
-            timeout_seconds=commit.timeout.seconds,
-            timeout_max_seconds=commit.max_timeout.seconds,
-            backoff_first_seconds=commit.retry.initial_backoff.seconds,
-            backoff_max_seconds=commit.retry.max_backoff.seconds,
-            attempts_max=commit.retry.max_attempts,
-        )
+        settings = commit_settings(self.spec.commit)
         tenures = [Tenure(Authority.TOKEN, self.environment.identity())]
         if in_driver:
             tenures.append(Tenure(Authority.EPOCH, f"driver of epoch {epoch}", epoch))
@@ -333,38 +291,5 @@ class _LocalRun:
             await store.wait_changed(stored.version, min(left, 1.0))
 
 
-@dataclass(frozen=True, slots=True)
-class _GuardedDriver:
-    """The driver as the query sees it: it fails where a coordinator has."""
-
-    driver: Driver
-    backstage: Backstage
-
-    async def checkpoint(self, position: Position, stage: Stage, batch: str = "") -> bool:
-        """See `Driver.checkpoint`."""
-        return await self.backstage.guard(self.driver.checkpoint(position, stage, batch))
-
-
-@contextmanager
-def _of_sink(index: int) -> Iterator[None]:
-    """A sink knows its options and not its place in the manifest: its errors get their whole path here."""
-    try:
-        yield
-    except (ConfigurationError, TargetError) as error:
-        if error.path.startswith("options"):
-            error.path = f"spec.sinks[{index}].{error.path}"
-        raise
-
-
 def _raise(ledger: Ledger, epoch: int) -> Event | None:
     return None if ledger.epoch == epoch else RaiseEpoch(epoch)
-
-
-async def _views(sinks: Mapping[str, Sink]) -> dict[str, TargetView]:
-    """What the targets prove, of the sinks that keep evidence which can be read back."""
-    views = {}
-    for name, sink in sinks.items():
-        evidence = await asyncio.wait_for(asyncio.to_thread(sink.evidence), EVIDENCE_SECONDS)
-        if evidence is not None:
-            views[name] = TargetView(evidence.checkpoint, evidence.target)
-    return views

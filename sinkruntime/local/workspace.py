@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sinkruntime.api import RunOn, Sink, SinkIdentity
+from sinkruntime.api import Sink
 from sinkruntime.errors import ConfigurationError
+from sinkruntime.job.sinks import make_sinks
 from sinkruntime.ledger.file import FileLedgerStore
-from sinkruntime.protocol.ledger import Authority
 from sinkruntime.spec.bind import BoundJob, bind
 from sinkruntime.spec.digest import revision
 from sinkruntime.spec.load import Manifest, parse_object
@@ -84,26 +84,6 @@ class Workspace:
         mine = self.job.manifest
         manifest = Manifest(job=parse_object(kept), source=str(path), base=mine.base)
         return bind(manifest, local_places(mine.base))
-
-
-def make_sinks(job: BoundJob, ledger_id: str) -> dict[str, Sink]:
-    """A job's sinks by name, keyed by the ledger; nothing is connected."""
-    meta = job.manifest.job.metadata
-    name = f"{meta.namespace}/{meta.name}"
-    return {
-        bound.spec.name: bound.sink_class(bound.options, SinkIdentity(ledger_id, bound.spec.name, name))
-        for bound in job.sinks
-    }
-
-
-def authorities(job: BoundJob) -> dict[str, Authority]:
-    """Under whose word each sink is committed: the manifest's `commit.runOn`, or the sink's default."""
-    found = {}
-    for bound in job.sinks:
-        asked = bound.spec.commit.run_on
-        run_on = RunOn(asked) if asked else bound.sink_class.default_run_on(bound.options)
-        found[bound.spec.name] = Authority.EPOCH if run_on is RunOn.DRIVER else Authority.TOKEN
-    return found
 
 
 def older_gone(ledger_id: str, epoch: int) -> bool:
