@@ -121,6 +121,20 @@ class TargetError(_AtPath):
     """A target or source turned something down for good, or does not fit the rows (schema, permission)."""
 
 
+class WriterFailed(_AtPath):
+    """A sink's writer ended in an error that is none of ours: users' code, or a fault of the sink."""
+
+    def __init__(self, message: str, *, path: str = "", advice: str = "") -> None:
+        super().__init__("WriterFailed", message, path=path, advice=advice)
+
+
+def sink_path(index: int, path: str) -> str:
+    """A path that a sink named (`options.table`, or none), as one of the manifest: a sink does not know its place."""
+    if path and not path.startswith("options"):
+        return path
+    return ".".join(filter(None, [f"spec.sinks[{index}]", path]))
+
+
 class LedgerError(SinkjobError):
     """Base of what a ledger store answers other than success."""
 

@@ -1,7 +1,7 @@
-"""The asyncio loop of a local run, in a thread of its own: coordinators and driver live there, Spark does not.
+"""The asyncio loop of a run, in a thread of its own: coordinators and driver live there, Spark does not.
 
-`job` starts it. When something that was spawned there fails, every call that waits fails with the same error, so a
-driver never waits for a coordinator that is gone.
+A local run and the pods' processes start it. When something that was spawned there fails, every call that waits fails
+with the same error, so a driver never waits for a coordinator that is gone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import wait
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,6 +19,12 @@ T = TypeVar("T")
 
 #: How long the thread may take to end after everything in it was cancelled.
 JOIN_SECONDS = 30.0
+#: How often a call that waits looks whether it is to stop.
+POLL_SECONDS = 0.2
+
+
+class Cancelled(Exception):
+    """What was waited for is no longer wanted; what it had begun is as after a crash."""
 
 
 class Backstage:
@@ -55,9 +62,14 @@ class Backstage:
 
         asyncio.run_coroutine_threadsafe(start(), self.loop).result()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and wait for it, here; see `guard`."""
-        return asyncio.run_coroutine_threadsafe(self.guard(work), self.loop).result()
+    def call(self, work: Coroutine[Any, Any, T], stop: threading.Event | None = None) -> T:
+        """Run it there and wait for it, here; see `guard`. Cancels it and raises `Cancelled` once `stop` is set."""
+        answer = asyncio.run_coroutine_threadsafe(self.guard(work), self.loop)
+        while stop is not None and not wait([answer], POLL_SECONDS).done:
+            if stop.is_set():
+                answer.cancel()
+                raise Cancelled
+        return answer.result()
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`; if something that was spawned ends first, cancel it and raise that one's error."""
@@ -77,7 +89,7 @@ class Backstage:
     def joined(self) -> None:
         """Wait until everything that was spawned has ended by itself; raises the first error."""
 
-        async def wait() -> None:
+        async def ended() -> None:
             await asyncio.gather(*self._spawned)
 
-        asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
+        asyncio.run_coroutine_threadsafe(ended(), self.loop).result()

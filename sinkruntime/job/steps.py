@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sinkruntime.api import Clock, Guarantee, Sink
 from sinkruntime.driver.driver import Driver, Stage
-from sinkruntime.errors import ConfigurationError, TargetError
+from sinkruntime.errors import ConfigurationError, TargetError, sink_path
 from sinkruntime.job.backstage import Backstage
 from sinkruntime.protocol.events import TargetView
 from sinkruntime.protocol.ledger import Position
@@ -31,8 +31,7 @@ def of_sink(index: int) -> Iterator[None]:
     try:
         yield
     except (ConfigurationError, TargetError) as error:
-        if error.path.startswith("options"):
-            error.path = f"spec.sinks[{index}].{error.path}"
+        error.path = sink_path(index, error.path)
         raise
 
 

@@ -76,21 +76,22 @@ def lay_out(df: DataFrame, sinks: Sequence[JobSink]) -> Layout:
         return _alone(df, sinks[0], selected[0])
     if all(sink.select is None and sink.where is None for sink in sinks):
         schema = arrow_schema(df)
-        return Layout(tuple(Feed(sink.sink, schema) for sink in sinks))
+        return Layout(tuple(Feed(sink.sink, schema, index=sink.index) for sink in sinks))
     columns: dict[str, int] = {}
     feeds = []
     for sink, (expressions, schema) in zip(sinks, selected, strict=True):
         places = tuple(columns.setdefault(sql, len(columns)) for sql in expressions)
         where = None if sink.where is None else columns.setdefault(f"({sink.where})", len(columns))
-        feeds.append(Feed(sink.sink, schema, places, where))
+        feeds.append(Feed(sink.sink, schema, places, where, sink.index))
     return Layout(tuple(feeds), tuple(columns), tuple(f"c{index}" for index in range(len(columns))))
 
 
 def _alone(df: DataFrame, sink: JobSink, selected: tuple[tuple[str, ...], pa.Schema]) -> Layout:
     expressions, schema = selected
+    feed = Feed(sink.sink, schema, index=sink.index)
     if sink.select is None:
-        return Layout((Feed(sink.sink, schema),), where=sink.where)
-    return Layout((Feed(sink.sink, schema),), expressions, tuple(schema.names), sink.where)
+        return Layout((feed,), where=sink.where)
+    return Layout((feed,), expressions, tuple(schema.names), sink.where)
 
 
 def _select(df: DataFrame, sink: JobSink) -> tuple[tuple[str, ...], pa.Schema]:

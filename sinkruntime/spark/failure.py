@@ -12,7 +12,7 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError
+from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError, WriterFailed, sink_path
 
 #: What a call of Spark raises: its own errors, and those of Java that it has no Python type for.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -28,14 +28,15 @@ class TaskFailure(Exception):
     """A writer's exception, named with its sink, in the one form that survives the way through Spark."""
 
     @classmethod
-    def wrap(cls, sink: str, error: Exception) -> TaskFailure:
-        """Errors of ours keep reason, message and advice; of others type and text are kept."""
+    def wrap(cls, sink: str, index: int, error: Exception) -> TaskFailure:
+        """Errors of ours keep reason, message and advice; of others type and text are kept. `index` is the sink's place
+        in `spec.sinks`."""
         if isinstance(error, SinkjobError):
             facts = {"reason": error.reason, "message": error.message, "advice": error.advice}
-            facts["path"] = getattr(error, "path", "")
             facts["kind"] = type(error).__name__
         else:
-            facts = {"reason": "WriterFailed", "message": f"{type(error).__name__}: {error}"}
+            facts = {"message": f"{type(error).__name__}: {error}", "kind": WriterFailed.__name__}
+        facts["path"] = sink_path(index, getattr(error, "path", ""))
         return cls(_MARK + json.dumps({"sink": sink, **facts}))
 
 
@@ -71,12 +72,14 @@ def _said(error: BaseException) -> str:
 
 def _restore(facts: dict[str, str]) -> SinkjobError:
     message = f"sink {facts['sink']}: {facts['message']}"
-    advice, path = facts.get("advice", ""), facts.get("path", "")
-    kinds = {"TargetError": TargetError, "ConfigurationError": ConfigurationError}
-    kind = kinds.get(facts.get("kind", ""))
-    if kind is None:
-        return SinkjobError(facts["reason"], message, advice)
-    return kind(facts["reason"], message, path=path, advice=advice)
+    advice, path, kind = facts.get("advice", ""), facts["path"], facts["kind"]
+    if kind == WriterFailed.__name__:
+        return WriterFailed(message, path=path)
+    if kind == ConfigurationError.__name__:
+        return ConfigurationError(facts["reason"], message, path=path, advice=advice)
+    if kind == TargetError.__name__:
+        return TargetError(facts["reason"], message, path=path, advice=advice)
+    return SinkjobError(facts["reason"], message, advice)
 
 
 def _bounded(text: str) -> str:

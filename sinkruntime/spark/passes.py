@@ -19,7 +19,7 @@ from pyspark.storagelevel import StorageLevel
 from sinkruntime.api import Clock, Distribution, Lineage, StageContext
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging, TaskResult, Written
-from sinkruntime.errors import SinkjobError
+from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError, sink_path
 from sinkruntime.spark.columns import JobSink, Layout, column, lay_out
 from sinkruntime.spark.failure import translate
 from sinkruntime.spark.task import RESULT_DDL, SUBTASKS_PROPERTY, WriterTask
@@ -133,8 +133,10 @@ class StagingPass:
         reached("S3", "before")
         try:
             committables = sink.stage(group.layout.apply(df), context)
-        except Exception:
+        except Exception as error:
             if sink.identity.sink not in self._tolerant:
+                if isinstance(error, ConfigurationError | TargetError):
+                    error.path = sink_path(group.layout.feeds[0].index, error.path)
                 raise
             name = sink.identity.sink
             log.warning("checkpoint %d goes on without sink %s (onFailure: Warn)", number, name, exc_info=True)

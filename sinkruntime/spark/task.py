@@ -56,13 +56,14 @@ class Feed:
     """How one sink gets its rows from the batches of a pass.
 
     `columns` are the indexes of its columns (None: the batch as it is), `where` that of the boolean column which
-    says what is its (None: all rows). `schema` is what its writer is given.
+    says what is its (None: all rows). `schema` is what its writer is given, `index` its place in `spec.sinks`.
     """
 
     sink: Sink
     schema: pa.Schema
     columns: tuple[int, ...] | None = None
     where: int | None = None
+    index: int = 0
 
     @property
     def name(self) -> str:
@@ -245,7 +246,7 @@ def _of(feed: Feed) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise TaskFailure.wrap(feed.name, error) from error
+        raise TaskFailure.wrap(feed.name, feed.index, error) from error
 
 
 def _abandon(opened: list[_Open], error: BaseException) -> None:

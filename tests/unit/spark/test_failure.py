@@ -2,7 +2,7 @@
 
 import pytest
 
-from sinkruntime.errors import ConfigurationError, Fenced, SinkjobError, TargetError
+from sinkruntime.errors import ConfigurationError, Fenced, SinkjobError, TargetError, WriterFailed, sink_path
 from sinkruntime.spark.failure import MESSAGE_CHARACTERS_MAX, TaskFailure, first_line, translate
 
 
@@ -13,23 +13,32 @@ def through_spark(failure: TaskFailure) -> Exception:
 
 
 def test_a_target_error_comes_back_as_it_was() -> None:
-    error = TargetError("TableMissing", 'there is no "t"\nat all', path="spec.sinks[0].options.table", advice="make it")
-    back = translate(through_spark(TaskFailure.wrap("lake", error)), "x")
+    error = TargetError("TableMissing", 'there is no "t"\nat all', path="options.table", advice="make it")
+    back = translate(through_spark(TaskFailure.wrap("lake", 2, error)), "x")
     assert isinstance(back, TargetError)
     assert (back.reason, back.message) == ("TableMissing", 'sink lake: there is no "t"\nat all')
-    assert (back.path, back.advice) == ("spec.sinks[0].options.table", "make it")
+    assert (back.path, back.advice) == ("spec.sinks[2].options.table", "make it")
 
 
 def test_another_error_of_ours_keeps_its_reason() -> None:
-    back = translate(through_spark(TaskFailure.wrap("lake", ConfigurationError("NoDisk", "full"))), "x")
+    back = translate(through_spark(TaskFailure.wrap("lake", 0, ConfigurationError("NoDisk", "full"))), "x")
     assert isinstance(back, ConfigurationError)
-    back = translate(through_spark(TaskFailure.wrap("lake", SinkjobError("Odd", "odd"))), "x")
+    back = translate(through_spark(TaskFailure.wrap("lake", 0, SinkjobError("Odd", "odd"))), "x")
     assert (type(back), back.reason) == (SinkjobError, "Odd")
 
 
-def test_a_foreign_error_names_type_and_sink() -> None:
-    back = translate(through_spark(TaskFailure.wrap("lake", KeyError("k"))), "x")
-    assert (back.reason, back.message) == ("WriterFailed", "sink lake: KeyError: 'k'")
+def test_a_foreign_error_names_type_and_sink_and_its_place() -> None:
+    back = translate(through_spark(TaskFailure.wrap("lake", 1, KeyError("k"))), "x")
+    assert isinstance(back, WriterFailed)
+    assert (back.reason, back.message, back.path) == ("WriterFailed", "sink lake: KeyError: 'k'", "spec.sinks[1]")
+
+
+@pytest.mark.parametrize(
+    ("path", "whole"),
+    [("options.table", "spec.sinks[3].options.table"), ("", "spec.sinks[3]"), ("spec.transform", "spec.transform")],
+)
+def test_a_path_that_a_sink_names_becomes_one_of_the_manifest(path: str, whole: str) -> None:
+    assert sink_path(3, path) == whole
 
 
 def test_ours_pass_through() -> None:
