@@ -1,0 +1,86 @@
+"""The last lines of a failed driver's log, for people: fetched once per pod, bounded, the job's secrets hidden.
+
+Called by `gather` for the newest pod that has ended. What cannot be fetched is left out: a log decides nothing.
+The secrets are read to be hidden, and forgotten at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from sinkruntime.cli.secrecy import SECRET_CHARS_MIN
+from sinkruntime.kube import SECRET, Api, ApiError, Object
+from sinkruntime.spec.models import SinkJobSpec
+from sinkruntime.spec.options_from import Secrets
+
+LINES_MAX = 20
+CHARS_MAX = 2000
+#: Tails that are remembered; a status shows one per job.
+TAILS_MAX = 1000
+
+NOT_SHOWN = "(the log is not shown: the job's secrets could not be read, so they could not be hidden)"
+
+
+class JobLogs:
+    """The tails that were fetched, by the uid of the pod."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._tails: OrderedDict[str, str] = OrderedDict()
+
+    def known(self, pod_uid: str) -> str | None:
+        """The tail, where it was fetched already."""
+        return self._tails.get(pod_uid)
+
+    async def fetch(self, pod: Object, container: str, spec: SinkJobSpec | None) -> str:
+        """The tail of the pod's log; "" where there is none to be had."""
+        metadata = pod["metadata"]
+        namespace, uid = metadata["namespace"], metadata["uid"]
+        if uid in self._tails:
+            return self._tails[uid]
+        try:
+            text = await self._api.log_tail(namespace, metadata["name"], lines=LINES_MAX, container=container)
+        except ApiError:
+            text = ""  # gone with its node, or never started
+        if text:
+            hidden = await self._secrets(namespace, spec)
+            text = NOT_SHOWN if hidden is None else hidden.hide(text)[-CHARS_MAX:]
+        self._tails[uid] = text
+        while len(self._tails) > TAILS_MAX:
+            self._tails.popitem(last=False)
+        return text
+
+    async def _secrets(self, namespace: str, spec: SinkJobSpec | None) -> Secrets | None:
+        """All values of the Secrets that the job names; None where one cannot be read."""
+        if spec is None:
+            return None
+        values: dict[str, str] = {}
+        for name in sorted(set(secret_names(spec))):
+            try:
+                found = await self._api.get(SECRET, namespace, name)
+            except ApiError:
+                return None
+            for key, text in ((found or {}).get("data") or {}).items():
+                values[f"{name}/{key}"] = _text(text)
+        return Secrets({key: value for key, value in values.items() if len(value) >= SECRET_CHARS_MIN})
+
+
+def secret_names(spec: SinkJobSpec) -> Iterable[str]:
+    """The Secrets whose keys are options of the job."""
+    for entry in (
+        *spec.source.options_from,
+        *spec.checkpoint.options_from,
+        *(entry for sink in spec.sinks for entry in sink.options_from),
+    ):
+        if entry.secret_ref is not None:
+            yield entry.secret_ref.name
+
+
+def _text(encoded: str) -> str:
+    try:
+        return base64.b64decode(encoded).decode().removesuffix("\n")
+    except (binascii.Error, UnicodeDecodeError):
+        return ""  # not text: it cannot be an option, and is no line of a log
