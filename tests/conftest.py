@@ -20,7 +20,7 @@ pytest.register_assert_rewrite(
 pytest_plugins = ["tests.servers.s3", "tests.servers.toxiproxy"]
 
 # The longest limit of a test's markers holds. Tests without these markers keep the `timeout` of pyproject.toml.
-TIMEOUT_SECONDS = {"spark": 180, "integration": 180, "slow": 600, "e2e": 1800}
+TIMEOUT_SECONDS = {"spark": 180, "integration": 180, "kube": 180, "slow": 600, "e2e": 1800}
 BY_DESIGN = "by design: "
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

@@ -18,16 +18,22 @@ BUILD_TIMEOUT_SECONDS = 1200
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A server program: its command, and the Go package and version that it is built from."""
+    """A server program: its command, and the Go package and version that it is built from; "" where Go cannot build
+    it by itself."""
 
     name: str
-    package: str
-    version: str
+    package: str = ""
+    version: str = ""
 
 
 VERSITYGW = Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 TOXIPROXY = Program("toxiproxy-server", "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0")
-ALL = (VERSITYGW, TOXIPROXY)
+ETCD = Program("etcd")
+KUBE_APISERVER = Program("kube-apiserver")
+KUBE_CONTROLLER_MANAGER = Program("kube-controller-manager")
+OPENSSL = Program("openssl")
+CONTROL_PLANE = (ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, OPENSSL)
+ALL = (VERSITYGW, TOXIPROXY, *CONTROL_PLANE)
 
 
 class ProgramMissingError(Exception):
@@ -40,6 +46,11 @@ def locate(program: Program) -> Path:
     for folder in (named_folder, os.environ.get("PATH", "")):
         if folder and (found := shutil.which(program.name, path=folder)):
             return Path(found)
+    if not program.package:
+        raise ProgramMissingError(
+            f"{program.name} is missing: put it on PATH or into the folder that SINKJOB_TEST_PROGRAMS names "
+            "(etcd and Kubernetes publish binaries of each release; any Linux or macOS has a package of openssl)"
+        )
     cached = _cache() / f"{program.name}-{program.version}"
     return cached if cached.exists() else _build(program, cached)
 
