@@ -92,13 +92,14 @@ kill-matrix: setup ## kill processes at every step, then count rows: make kill-m
 docs: setup ## write the generated pages of docs/
 	@$(BIN)/python -m sinkruntime.cli.generate_docs
 
-COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
 .PHONY: lock
 lock: | $(filter .cache/%,$(UV)) ## pin all dependencies with hashes; LOCK_ARGS=--upgrade takes newer ones
-	@$(COMPILE) $(LOCK_ARGS) --all-extras --group dev -o requirements/dev.txt
-	@$(COMPILE) --constraint requirements/dev.txt --extra operator --extra file -o requirements/operator.txt
-	@$(COMPILE) --constraint requirements/dev.txt --extra spark --extra file -o requirements/driver.txt
+	@$(COMPILE) pyproject.toml $(LOCK_ARGS) --all-extras --group dev -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --extra operator --extra kube --extra file -o requirements/operator.txt
+	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --extra spark --extra kube --extra file -o requirements/driver.txt
+	@$(COMPILE) --group build -o requirements/build.txt
 
 .PHONY: clean
 clean: ## remove .venv, caches and what local runs left here
