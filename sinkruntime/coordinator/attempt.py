@@ -22,7 +22,7 @@ from sinkruntime.api import (
     SinkCommitter,
 )
 from sinkruntime.coordinator.handle import SinkHandle
-from sinkruntime.coordinator.runner import OutOfTime, TooManyAbandoned
+from sinkruntime.coordinator.runner import NotStarted, OutOfTime
 from sinkruntime.coordinator.settings import CommitSettings
 from sinkruntime.coordinator.wishes import COMMITTABLE_LOST, IN_DOUBT
 from sinkruntime.crashpoints import reached
@@ -76,9 +76,9 @@ class Attempt:
     async def run(self) -> Outcome:
         """Do it. Errors of the sink are outcomes; only errors of ours are raised."""
         try:
-            await self._handle.open(self._timeout_seconds)
-            self._committer, self._aggregated = self._handle.committer, self._handle.aggregated
-            return await self._act(await self._requests())
+            async with self._handle.used(self._timeout_seconds):
+                self._committer, self._aggregated = self._handle.committer, self._handle.aggregated
+                return await self._act(await self._requests())
         except (LedgerUnavailable, AnswerLost) as error:
             return self._outcome(OutcomeKind.PROGRESS, error.reason, error.message)
         except LedgerError as error:
@@ -278,7 +278,7 @@ class Attempt:
         error: str | None = None
         try:
             await self._handle.call(partial(function, copies), self._timeout_seconds, alone=alone)
-        except TooManyAbandoned as caught:
+        except NotStarted as caught:
             error, default = str(caught), Answer.RETRY_LATER
         except OutOfTime as caught:
             error, default = str(caught), Answer.UNKNOWN

@@ -19,7 +19,7 @@ from sinkruntime.api import Sink
 from sinkruntime.coordinator import housekeeping
 from sinkruntime.coordinator.attempt import Attempt, Work
 from sinkruntime.coordinator.handle import SinkHandle
-from sinkruntime.coordinator.reports import acceptable, tell
+from sinkruntime.coordinator.reports import acceptable, tell, worth_telling
 from sinkruntime.coordinator.runner import Runner
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import Wishes, overrule, release
@@ -84,6 +84,7 @@ class Services:
     warn_sinks: frozenset[str] = frozenset()  # `onFailure: Warn`: what they refuse is told, and not held
     wishes: Wishes = field(default_factory=Wishes)
     observe: Callable[[Ledger], None] = field(default=lambda ledger: None)
+    handle_of: Callable[[Sink, Runner], SinkHandle] = SinkHandle  # how a sink's committers are held
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +165,7 @@ class Coordinator:
             self._check_tenure(ledger)
             return wish(ledger, tenure.authority, tenure.fence)
 
-        services = self._services
-        return await change(services.store, event, services.environment, LEDGER_PATIENCE_SECONDS)
+        return await change(self._services.store, event, self._services.environment, LEDGER_PATIENCE_SECONDS)
 
     async def _round(self, stored: Stored) -> Stored:
         """Start what is owed, wait for news, persist it."""
@@ -233,7 +233,7 @@ class Coordinator:
             made = self._services.sinks_of(revision).get(sink)
             if made is None:
                 return None
-            self._handles[key] = SinkHandle(made, self._services.runner)
+            self._handles[key] = self._services.handle_of(made, self._services.runner)
         return self._handles[key]
 
     def _judge(self, effect: Effect, outcome: Outcome, work: Work) -> Outcome | None:
@@ -256,7 +256,7 @@ class Coordinator:
         if outcome.kind is OutcomeKind.PROGRESS:
             if not self._settings.attempts_max or failures < self._settings.attempts_max:
                 news = outcome.payload is not None or outcome.done != work.part.done
-                return outcome if news else None
+                return outcome if news or worth_telling(work.part, outcome, failures) else None
             said = f"after {failures} attempts: {outcome.message}"
             outcome = replace(outcome, kind=OutcomeKind.REFUSED, reason="RetriesExhausted", message=said)
         if outcome.kind is OutcomeKind.REFUSED and committing and effect.sink in self._services.warn_sinks:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from sinkruntime.api import CommitterBase, Sink, SinkAggregatedCommitter, SinkCommitter
@@ -46,6 +47,12 @@ class SinkHandle:
                 await self._close(opened, timeout_seconds)  # it is tried again, and must not pile up connections
                 raise
             self._committer, self._aggregated, self._open = committer, aggregated, True
+
+    @asynccontextmanager
+    async def used(self, timeout_seconds: float) -> AsyncIterator[None]:
+        """Open for one round. Between two rounds nothing is called: whoever holds it elsewhere may close it then."""
+        await self.open(timeout_seconds)
+        yield
 
     @property
     def committer(self) -> SinkCommitter | None:

@@ -21,9 +21,9 @@ async def recover(handles: Sequence[SinkHandle], ledger: Ledger, settings: Commi
     """Run every sink's `recover`; raises what it raises."""
     garbage = Garbage.of(ledger)
     for handle in handles:
-        await handle.open(settings.timeout_seconds)
-        for tier in handle.tiers:
-            await handle.call(partial(tier.recover, garbage), settings.timeout_max_seconds, alone=True)
+        async with handle.used(settings.timeout_seconds):
+            for tier in handle.tiers:
+                await handle.call(partial(tier.recover, garbage), settings.timeout_max_seconds, alone=True)
 
 
 async def remove_orphans(store: LedgerStore, ledger: Ledger) -> None:

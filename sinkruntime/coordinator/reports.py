@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from sinkruntime.coordinator.wishes import COMMITTABLE_LOST
 from sinkruntime.protocol.events import FENCING, Outcome, OutcomeKind, Refused, Report
-from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, PartState, Record
+from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, Part, PartState, Record
 from sinkruntime.protocol.machine import step
 
 log = logging.getLogger(__name__)
+
+#: One failure that passes is not worth a write.
+TOLD_AFTER_FAILURES = 2
 
 
 def acceptable(ledger: Ledger, authority: Authority, fence: int, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
@@ -43,6 +47,16 @@ def _told_already(record: Record, outcome: Outcome) -> bool:
     same = {OutcomeKind.REFUSED: PartState.HELD, OutcomeKind.UNKNOWN: PartState.IN_DOUBT}
     told = (part.reason, part.message, part.done) == (outcome.reason, outcome.message, outcome.done)
     return part.state is same.get(outcome.kind) and told and outcome.payload is None
+
+
+def worth_telling(part: Part, outcome: Outcome, failures: int) -> bool:
+    """Whether the ledger should say why a part does not come forward: after a second failure, and once per reason.
+
+    Only of a part that is pending: taken as progress, it would turn one in doubt into one that nobody probes. What was
+    lost stays told as lost.
+    """
+    news = outcome.reason not in ("", part.reason) and part.reason != COMMITTABLE_LOST
+    return part.state is PartState.PENDING and news and failures >= TOLD_AFTER_FAILURES
 
 
 def tell(record: Record, outcome: Outcome, failures: int) -> None:

@@ -22,15 +22,19 @@ class OutOfTime(Exception):
     """The call did not return within its limit; whether it had an effect is not known."""
 
 
-class TooManyAbandoned(Exception):
-    """So many calls hang that no other is started; this one had no effect."""
+class NotStarted(Exception):
+    """The call was not begun, and had no effect; it may be tried again."""
+
+
+class TooManyAbandoned(NotStarted):
+    """So many calls hang that no other is started."""
 
 
 class Runner(Protocol):
     """Runs `function` elsewhere and awaits its result."""
 
     async def call(self, function: Callable[[], T], timeout_seconds: float) -> T:
-        """Its result or its exception; raises `OutOfTime` or `TooManyAbandoned`."""
+        """Its result or its exception; raises `OutOfTime` or `NotStarted`."""
 
 
 class ThreadRunner:

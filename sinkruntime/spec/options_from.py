@@ -45,16 +45,19 @@ class Secrets(Mapping[str, str]):
         return text
 
 
+Objects = Mapping[str, Mapping[str, str]]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Places:
     """Where references are looked up.
 
     `secrets` and `config_maps` hold a directory for each object and in it a file for each key, as Kubernetes mounts
-    them. `base` is what a `fileRef` is relative to; None where there is a cluster, and then `envRef` is refused too.
+    them; or they are the objects themselves, keys and values by name. `base` is what a `fileRef` is relative to; None where there is a cluster, and then `envRef` is refused too.
     """
 
-    secrets: Path
-    config_maps: Path
+    secrets: Path | Objects
+    config_maps: Path | Objects
     base: Path | None = None
     environ: Mapping[str, str] | None = None
 
@@ -97,9 +100,9 @@ class _Unreadable(Exception):
 
 def _read(entry: OptionsFrom, places: Places) -> dict[str, str]:
     if entry.secret_ref is not None:
-        return _object_keys(places.secrets / entry.secret_ref.name, "Secret", entry.secret_ref.name)
+        return _object_keys(places.secrets, "Secret", entry.secret_ref.name)
     if entry.config_map_ref is not None:
-        return _object_keys(places.config_maps / entry.config_map_ref.name, "ConfigMap", entry.config_map_ref.name)
+        return _object_keys(places.config_maps, "ConfigMap", entry.config_map_ref.name)
     if places.base is None or places.environ is None:
         what = "a fileRef" if entry.file_ref is not None else "an envRef"
         raise _Unreadable(f"{what} is only for jobs that run without a cluster", "use a secretRef")
@@ -108,7 +111,12 @@ def _read(entry: OptionsFrom, places: Places) -> dict[str, str]:
     return _environment_options(entry.env_ref or EnvRef(), places.environ)
 
 
-def _object_keys(directory: Path, kind: str, name: str) -> dict[str, str]:
+def _object_keys(place: Path | Objects, kind: str, name: str) -> dict[str, str]:
+    if isinstance(place, Mapping):
+        if name not in place:
+            raise _Unreadable(f"there is no {kind} `{name}`")
+        return {key: value.removesuffix("\n") for key, value in place[name].items()}
+    directory = place / name
     if not directory.is_dir():
         expected = f"without a cluster, put one file for each key into {directory}"
         raise _Unreadable(f"there is no {kind} `{name}`", expected)
