@@ -172,3 +172,9 @@ class AnswerLost(LedgerError):
     """The request was sent and no answer came: it may or may not have happened. Read before anything else."""
 
     kind = "AnswerLost"
+
+
+class LedgerTooLarge(LedgerError):
+    """The ledger would not fit where it is stored. Nothing was sent."""
+
+    kind = "LedgerTooLarge"
