@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -124,19 +124,11 @@ def registry_of(seen: Seen) -> kopf.OperatorRegistry:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     async def look(event: kopf.RawEvent, **_: Any) -> None:
-        seen(event["type"] or "", plain(event["object"]))
+        seen(event["type"] or "", dict(event["object"]))
 
     kopf.on.login(registry=registry, id="login", errors=kopf.ErrorsMode.PERMANENT)(login)
     kopf.on.event("sinkjob.io", "v1alpha1", "sinkjobs", registry=registry, id="look")(look)
     return registry
-
-
-def plain(body: Mapping[str, Any]) -> Object:
-    """The object without what nobody reads and is large: field owners and the last applied text."""
-    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    annotations = dict(metadata.get("annotations") or {})
-    annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
-    return {**body, "metadata": {**metadata, "annotations": annotations}}
 
 
 def quiet() -> None:

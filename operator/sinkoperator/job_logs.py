@@ -57,15 +57,16 @@ class JobLogs:
         """All values of the Secrets that the job names; None where one cannot be read."""
         if spec is None:
             return None
-        values: dict[str, str] = {}
+        values: set[str] = set()
         for name in sorted(set(secret_names(spec))):
             try:
                 found = await self._api.get(SECRET, namespace, name)
             except ApiError:
                 return None
-            for key, text in ((found or {}).get("data") or {}).items():
-                values[f"{name}/{key}"] = _text(text)
-        return Secrets({key: value for key, value in values.items() if len(value) >= SECRET_CHARS_MIN})
+            for encoded in ((found or {}).get("data") or {}).values():
+                text = _text(encoded)
+                values |= {text, *text.splitlines()}  # a log may show a single line of a key file
+        return Secrets({str(n): value for n, value in enumerate(values) if len(value) >= SECRET_CHARS_MIN})
 
 
 def secret_names(spec: SinkJobSpec) -> Iterable[str]:

@@ -12,8 +12,10 @@ from typing import Any
 
 from sinkoperator import names
 from sinkoperator.manifests import Read
-from sinkoperator.observed import CommitterPod, DriverPod, Executors, JobObject, Revision, Trouble
-from sinkruntime.kube import Object
+from sinkoperator.observed import CommitterPod, DriverPod, Executors, JobObject, LedgerObject, Revision, Trouble
+from sinkruntime.errors import LedgerError
+from sinkruntime.kube import SINK_JOB, Object
+from sinkruntime.ledger.configmap import decode
 from sinkruntime.spec.models import SinkJobSpec
 
 #: What a pod says of itself is shown to people; a longer text is cut.
@@ -106,6 +108,24 @@ def executors(pods: Iterable[Object], epoch: int, spec: SinkJobSpec | None) -> E
         running=phases.count("Running"),
         pending=phases.count("Pending"),
         failed=phases.count("Failed"),
+    )
+
+
+def ledger_object(body: Object) -> LedgerObject:
+    """A ledger's ConfigMap; one that cannot be used is told as trouble."""
+    metadata = body["metadata"]
+    try:
+        ledger, trouble = decode(body).ledger, None
+    except LedgerError as error:
+        ledger, trouble = None, Trouble(error.reason, error.message, error.advice)
+    jobs = (owner for owner in metadata.get("ownerReferences") or [] if owner.get("kind") == SINK_JOB.name)
+    return LedgerObject(
+        uid=metadata["uid"],
+        ledger=ledger,
+        trouble=trouble,
+        owner_uid=next((str(owner["uid"]) for owner in jobs), ""),
+        finalizer=names.LEDGER_FINALIZER in (metadata.get("finalizers") or ()),
+        deleting="deletionTimestamp" in metadata,
     )
 
 

@@ -30,6 +30,14 @@ def key_of(body: Object) -> Key:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
+def plain(body: Object) -> Object:
+    """The object without what nobody reads and is large: field owners and the last applied text."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    annotations = dict(metadata.get("annotations") or {})
+    annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
 def label_of(body: Object, label: str) -> str:
     """A label's value, "" where it is not there."""
     return str((body["metadata"].get("labels") or {}).get(label, ""))
@@ -150,14 +158,14 @@ class World:
             known = self._jobs.get(key)
             if known is not None and known["metadata"]["uid"] == body["metadata"]["uid"]:
                 del self._jobs[key]
-        elif not self._older(body):
-            self._jobs[key] = body
+        else:
+            self.keep(body)
         self._hint(key, "")
 
     def keep(self, body: Object) -> None:
         """Take in the answer to a write of our own: no hint, for whoever wrote it knows."""
         if not self._older(body):
-            self._jobs[key_of(body)] = body
+            self._jobs[key_of(body)] = plain(body)
 
     def forget(self, key: Key) -> None:
         """The server was asked, and there is no such SinkJob."""
