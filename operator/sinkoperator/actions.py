@@ -57,10 +57,14 @@ class AdoptLedger(_Action):
 
 @dataclass(frozen=True, slots=True)
 class OrphanLedger(_Action):
-    """Take owner and finalizer off the ledger, and the owner off these revisions, which its records need."""
+    """Take owner and finalizer off the ledger, and the owner off these revisions, which its records need.
+
+    `keep_finalizer`: the ledger itself is being deleted, and would be gone without it.
+    """
 
     uid: str
     revisions: tuple[str, ...] = ()
+    keep_finalizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

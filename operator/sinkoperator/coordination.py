@@ -1,0 +1,86 @@
+"""Who coordinates a job's commits: this operator, a committer pod (`runOn: Job`), or nobody, because nothing is owed.
+
+`plan` calls `coordinate` after the driver's course is known. Two at once do no harm: the token in the ledger fences
+the older one. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sinkoperator.actions import Action, DeletePod, EnsureCommitter, RunCoordinator, StopCommitter, StopCoordinator
+from sinkoperator.facts import Facts
+from sinkoperator.observed import CommitterPod
+from sinkruntime.protocol.ledger import Authority
+
+#: After a committer pod has ended, the next one waits so long.
+COMMITTER_PAUSE_SECONDS = 15.0
+
+
+def coordinate(facts: Facts) -> tuple[Action, ...]:
+    """The actions that see to it that exactly one coordinates, or none."""
+    wanted = _revision(facts) if _owed(facts) else ""
+    in_pod = bool(wanted) and _in_pod(facts)
+    actions: list[Action] = []
+    if wanted and not in_pod:
+        sinks = frozenset(name for name, where in facts.observed.run_on.items() if where == "Driver")
+        actions.append(RunCoordinator(wanted, facts.intent, sinks, facts.gone_below, why="commits may be owed"))
+    elif facts.observed.coordinator.running:
+        actions.append(StopCoordinator(why="a committer pod coordinates" if in_pod else "nothing is owed"))
+    return (*actions, *_committers(facts, wanted if in_pod else ""))
+
+
+def _owed(facts: Facts) -> bool:
+    """Whether commits, clean-ups or recovery are owed, or a driver may decide more at any time."""
+    if facts.ledger is None:
+        return False
+    return bool(facts.blocking) or bool(facts.ledger.records) or facts.owed(Authority.TOKEN)
+
+
+def _revision(facts: Facts) -> str:
+    """The present revision; where the manifest is invalid the newest one that is kept."""
+    newest = max(facts.observed.revisions, key=lambda revision: revision.number, default=None)
+    return facts.revision or (newest.name if newest else "")
+
+
+def _in_pod(facts: Facts) -> bool:
+    """Whether a sink of the job, or of a checkpoint that is not cleaned yet, commits in the job's own image."""
+    if "Job" in facts.observed.run_on.values():
+        return True
+    named = {record.revision for record in facts.ledger.records} if facts.ledger else set()
+    return any(_runs_in_job(revision.raw) for revision in facts.observed.revisions if revision.name in named)
+
+
+def _runs_in_job(raw: Mapping[str, Any]) -> bool:
+    """By the words of a manifest that was valid once: a class of the users' own is only in their image."""
+    for sink in raw.get("sinks", ()):
+        where = (sink.get("commit") or {}).get("runOn")
+        if where == "Job" or (not where and ":" in sink.get("type", "")):
+            return True
+    return False
+
+
+def _committers(facts: Facts, revision: str) -> tuple[Action, ...]:
+    """One live committer pod for the present intent where `revision` is not "", else none."""
+    pods = sorted(facts.observed.committers, key=lambda pod: pod.number)
+    live = [pod for pod in pods if not pod.ended]
+    ended = [pod for pod in pods if pod.ended]
+    fit = [pod for pod in live if revision and (pod.revision, pod.intent) == (revision, facts.intent)]
+    kept = next((pod for pod in reversed(fit) if pod.deleting_since is None), None)
+    actions: list[Action] = [
+        StopCommitter(pod.name, pod.uid, why="another one coordinates" if revision else "nothing is owed")
+        for pod in live
+        if pod is not kept and pod.deleting_since is None
+    ]
+    actions += [DeletePod(pod.name, pod.uid, why="it has ended") for pod in ended[:-1]]
+    if revision and kept is None and not _resting(facts, ended):
+        number = pods[-1].number + 1 if pods else 1
+        if facts.known_revision(revision) is not None:
+            actions.append(EnsureCommitter(number, revision, why="commits may be owed"))
+    return tuple(actions)
+
+
+def _resting(facts: Facts, ended: list[CommitterPod]) -> bool:
+    last = ended[-1].finished if ended else None
+    return last is not None and facts.observed.now < last + COMMITTER_PAUSE_SECONDS
