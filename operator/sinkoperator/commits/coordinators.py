@@ -1,0 +1,54 @@
+"""The manager of coordinators as the reconciler sees it: a plan's actions in, facts for the next plan out.
+
+`apply` and `gather` call it. It waits for nothing: a look at one job must not wait for another's commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sinkoperator.actions import BeginAbort, RunCoordinator
+from sinkoperator.commits.manager import Charge, Key, Manager
+from sinkoperator.observed import CoordinatorFacts, Observed, Trouble
+from sinkruntime.errors import SinkjobError
+from sinkruntime.spec.models import SinkJobSpec
+
+log = logging.getLogger(__name__)
+
+
+class Coordinators:
+    """See the module."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._ending: dict[Key, asyncio.Task[None]] = {}
+
+    def facts(self, key: Key) -> CoordinatorFacts:
+        """How this replica's coordinator of the job is."""
+        trouble = self._manager.trouble(key)
+        return CoordinatorFacts(self._manager.runs(key), None if trouble is None else _told(trouble))
+
+    async def run(self, key: Key, observed: Observed, action: RunCoordinator) -> None:
+        """See that it runs as the plan says."""
+        spec = observed.job.spec
+        if spec is None:  # not valid any more; pending checkpoints are committed by what was
+            kept = next(found for found in observed.revisions if found.name == action.revision)
+            spec = SinkJobSpec.model_validate(dict(kept.raw), by_alias=True, by_name=False)
+        charge = Charge(spec, action.revision, action.intent, action.driver_sinks, action.gone_below)
+        self._manager.run(key, charge)
+
+    async def stop(self, key: Key) -> None:
+        """Let it end in order; it is not waited for."""
+        if key not in self._ending and self._manager.runs(key):
+            task = self._ending[key] = asyncio.create_task(self._manager.stop(key), name=f"end of {key}")
+            task.add_done_callback(lambda _: self._ending.pop(key, None))
+
+    async def abort(self, key: Key, observed: Observed, action: BeginAbort) -> None:
+        """Put an abort on record; where no coordinator of ours works yet, a later look does."""
+        if not await self._manager.abort(key, action.first, action.who, action.reason):
+            log.info("the abort of %s/%s from checkpoint %d waits for its coordinator", *key, action.first)
+
+
+def _told(error: SinkjobError) -> Trouble:
+    return Trouble(error.reason, error.message, error.advice, getattr(error, "path", ""))
