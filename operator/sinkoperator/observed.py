@@ -53,8 +53,8 @@ class JobObject:
     problems: tuple[Problem, ...] = ()
     deleting_since: float | None = None
     finalizers: tuple[str, ...] = ()
-    annotations: Mapping[str, str] = _NOTHING
-    status: Mapping[str, Any] = _NOTHING
+    annotations: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    status: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Revision:
     name: str
     number: int
     sinks: str
-    raw: Mapping[str, Any] = _NOTHING
+    raw: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Observed:
     now: float
     settings: PlanSettings = field(default_factory=PlanSettings)
     ledger: LedgerObject | None = None
-    run_on: Mapping[str, str] = _NOTHING
+    run_on: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     drivers: tuple[DriverPod, ...] = ()
     committers: tuple[CommitterPod, ...] = ()
     executors: Executors = field(default_factory=Executors)
