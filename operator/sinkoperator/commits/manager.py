@@ -261,7 +261,7 @@ class Manager:
                 beginning.cancel()
         if coordinator.begun.is_set():
             job.tried, job.trouble = names.run_of(charge.intent), None
-            if job.wanted and charge.same_tenure(job.charge):
+            if _serves(job, charge):
                 job.begun.set()
             self._outside.changed(job.key)
         try:
@@ -299,6 +299,11 @@ class Manager:
             services, commit_settings(charge.spec.commit), Tenure(Authority.TOKEN, job.holder)
         )
         return job.coordinator
+
+
+def _serves(job: _Job, charge: Charge) -> bool:
+    """Whether a coordinator with this charge is still what is asked for."""
+    return job.wanted and charge.same_tenure(job.charge)
 
 
 async def _end(running: asyncio.Task[None]) -> None:
