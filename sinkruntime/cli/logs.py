@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 from sinkruntime.cli.output import time_text
@@ -33,6 +34,10 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a record: time, level, logger, message, the facts of the protocol, the traceback if any."""
 
+    def __init__(self, facts: Mapping[str, object]) -> None:
+        super().__init__()
+        self._facts = facts
+
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
         facts = getattr(record, "sinkjob", {})
@@ -41,6 +46,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._facts,
             **(facts if isinstance(facts, dict) else {}),
         }
         if record.exc_info:
@@ -63,10 +69,13 @@ class _ErrorHandler(logging.StreamHandler[TextIO]):
         raise AttributeError("it is always standard error")
 
 
-def configure(level: str, form: str) -> None:
-    """Send the records of `level` and above to standard error; replaces what an earlier call set up."""
+def configure(level: str, form: str, facts: Mapping[str, object] | None = None) -> None:
+    """Send the records of `level` and above to standard error; replaces what an earlier call set up.
+
+    `facts` are in each JSON line: what this process is.
+    """
     handler = _ErrorHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(facts or {}) if form == "json" else TextFormatter())
     root = logging.getLogger()
     for former in [known for known in root.handlers if isinstance(known, _ErrorHandler)]:
         root.removeHandler(former)

@@ -19,6 +19,7 @@ from sinkruntime.cli.check import plan, validate
 from sinkruntime.cli.doctor import doctor
 from sinkruntime.cli.ledger import ledger
 from sinkruntime.cli.look import commits, explain, status
+from sinkruntime.cli.pods import commit, driver
 from sinkruntime.cli.run import run
 from sinkruntime.cli.secrecy import hide
 from sinkruntime.cli.sinks import sinks
@@ -98,7 +99,7 @@ def cli(log_level: str, log_format: str, debug: bool) -> None:
     logs.configure("debug" if debug and log_level == "warning" else log_level, log_format)
 
 
-for command in (run, validate, plan, status, commits, explain, sinks, doctor, ledger):
+for command in (run, validate, plan, status, commits, explain, sinks, doctor, ledger, driver, commit):
     cli.add_command(command)
 
 

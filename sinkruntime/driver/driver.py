@@ -105,11 +105,15 @@ class Driver:
                 return
             if found.reason not in self._settings.accept:
                 raise StartRefused(found.reason, found.message, found.advice)
-            await self._accept(found)
+            await self.accept(found)
             agreed.add(found.reason)
             source = replace(source, marker=ledger.ledger_id)  # whoever goes on takes the location over
 
-    async def _accept(self, found: Disagreement) -> None:
+    async def accept(self, found: Disagreement) -> None:
+        """Put on record that `recovery.accept` covers a disagreement; raises `StartRefused` where its nonce is spent.
+
+        `start` does it by itself; a caller that has found one before the start check does it here.
+        """
         settings = self._settings
         # A word on targets speaks of what one start has found there: the next one's finding needs another.
         detail = f"{found.message} (epoch {settings.epoch})" if found.sinks else found.message
@@ -144,7 +148,7 @@ class Driver:
                 seen = await views()
                 message = f"checkpoints of {', '.join(sinks)} are held for it"
                 held = Disagreement(reason, message, ADVICE[reason], {s: seen[s] for s in sinks if s in seen})
-                await self._accept(held)
+                await self.accept(held)
             stored = await (self._read() if disputed else self._next(stored))
 
     async def checkpoint(self, position: Position, stage: Stage, batch: str = "") -> bool:
@@ -259,6 +263,7 @@ class Driver:
             record.epoch,
             record.position.batch_id,
             max((part.rows for part in record.parts.values()), default=0),
+            extra={"sinkjob": {"checkpoint": record.number, "batch": record.position.batch_id}},
         )
 
     async def _states(self, ledger: Ledger) -> dict[str, Sequence[Written]]:

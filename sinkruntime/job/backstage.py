@@ -34,6 +34,7 @@ class Backstage:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sinkjob-backstage", daemon=True)
         self._spawned: set[asyncio.Task[Any]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -54,11 +55,14 @@ class Backstage:
             task.cancel()
         await asyncio.gather(*self._spawned, return_exceptions=True)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start something that runs until it is asked to stop."""
+    def spawn(self, work: Coroutine[Any, Any, None], *, endless: bool = False) -> None:
+        """Start something that runs until it is asked to stop, or else (`endless`) until the end."""
 
         async def start() -> None:
-            self._spawned.add(asyncio.create_task(work))
+            task = asyncio.create_task(work)
+            self._spawned.add(task)
+            if not endless:
+                self._ending.add(task)
 
         asyncio.run_coroutine_threadsafe(start(), self.loop).result()
 
@@ -86,10 +90,14 @@ class Backstage:
             if not task.done():
                 task.cancel()
 
+    def finish(self, work: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
+        """Run it there and wait for it, whatever else has ended; raises TimeoutError. For what closes things."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_seconds)
+
     def joined(self) -> None:
-        """Wait until everything that was spawned has ended by itself; raises the first error."""
+        """Wait until everything that was spawned and is to end has ended by itself; raises the first error."""
 
         async def ended() -> None:
-            await asyncio.gather(*self._spawned)
+            await asyncio.gather(*self._ending)
 
         asyncio.run_coroutine_threadsafe(ended(), self.loop).result()

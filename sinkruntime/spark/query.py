@@ -234,7 +234,13 @@ class _Run:
 
         def stage(assignment: Assignment) -> Staging:
             nonlocal report, staged
-            log.info("checkpoint %d is being staged (epoch %d)", assignment.checkpoint, assignment.epoch)
+            facts = {"checkpoint": assignment.checkpoint, "batch": position.batch_id}
+            log.info(
+                "checkpoint %d is being staged (epoch %d)",
+                assignment.checkpoint,
+                assignment.epoch,
+                extra={"sinkjob": facts},
+            )
             staged, report = self._query.staging.run(df, assignment, watermark_ms)
             return staged
 

@@ -6,14 +6,16 @@ earlier (`sinkruntime.spec`); here ours win.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from sinkruntime.errors import ConfigurationError
@@ -22,6 +24,8 @@ from sinkruntime.spark.java import find_java
 from sinkruntime.spark.source import resolve
 from sinkruntime.spec.imports import import_path
 from sinkruntime.spec.models import SinkJobSpec
+
+log = logging.getLogger(__name__)
 
 #: Rows of an Arrow batch on its way to Python (Spark's default).
 BATCH_ROWS = 10_000
@@ -63,6 +67,10 @@ class SessionSettings:
     base: Path
     master: str = "local[*]"
     secrets: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)  # of this place; a job's `sparkConf` may change them
+    fixed: Mapping[str, str] = field(default_factory=dict)  # of this place; they hold whatever a job says
+    python_path: Sequence[str] = ()  # further folders with users' code
+    log_settings: str = "log4j2.properties"
 
     @property
     def local(self) -> bool:
@@ -78,11 +86,12 @@ class SessionSettings:
             # 200 tasks per shuffle, Spark's default, are for a cluster.
             conf["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 2)
             conf["spark.driver.memory"] = str(spec.driver.memory)
+        conf |= self.defaults
         conf |= spec.spark_conf
-        conf |= _FIXED
-        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(
-            [*import_path(self.base, spec.deps.py_files), *filter(None, [conf.get("spark.executorEnv.PYTHONPATH")])]
-        )
+        conf |= {**_FIXED, **self.fixed}
+        given = filter(None, [conf.get("spark.executorEnv.PYTHONPATH")])
+        path = [*import_path(self.base, spec.deps.py_files), *self.python_path, *given]
+        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(path)
         jars = [resolve(jar, self.base) for jar in spec.deps.jars]
         if jars:
             conf["spark.jars"] = ",".join([*filter(None, [conf.get("spark.jars")]), *jars])
@@ -98,8 +107,10 @@ def open_session(settings: SessionSettings) -> SparkSession:
             raise ConfigurationError("JarMissing", f"{path} does not exist", path=f"spec.deps.jars[{index}]")
     if settings.local:  # workers need the packages of this very process, whatever the environment says
         os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:  # executors have the same image
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = settings.configuration()
-    with as_file(files("sinkruntime.spark") / "log4j2.properties") as quiet:
+    with as_file(files("sinkruntime.spark") / settings.log_settings) as quiet:
         key = "spark.driver.extraJavaOptions"
         conf[key] = " ".join(filter(None, [f"-Dlog4j2.configurationFile={quiet.as_uri()}", conf.get(key)]))
         builder = SparkSession.builder.master(settings.master).appName(settings.name)
@@ -114,9 +125,17 @@ def open_session(settings: SessionSettings) -> SparkSession:
         message = f"Spark {session.version} was started, this release needs {pyspark.__version__}"
         raise ConfigurationError("SparkMismatch", message, advice="unset SPARK_HOME, or let it point to that Spark")
     for entry in settings.spec.deps.py_files:
-        if Path(resolve(entry, settings.base)).is_file():
+        if "://" in entry or Path(resolve(entry, settings.base)).is_file():
             session.sparkContext.addPyFile(resolve(entry, settings.base))
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for name, value in settings.secrets.items():
         hadoop.set(name, value)
     return session
+
+
+def close_session(session: SparkSession) -> None:
+    """End Spark, and its executors with it; a Spark that is gone already is no error."""
+    try:
+        session.stop()
+    except (*SPARK_ERRORS, Py4JError, ConnectionError) as error:
+        log.warning("Spark did not end in order: %s", first_line(error))
