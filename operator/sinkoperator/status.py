@@ -32,6 +32,8 @@ def status_of(facts: Facts, course: Course) -> dict[str, Any]:
     }
     if facts.ledger is not None:
         status["commit"] = _commit(facts.ledger)
+    if facts.spec is not None:
+        status["sinks"] = ",".join(sink.type for sink in facts.spec.sinks)
     further = {"driver": _driver(facts), "failure": _failure(facts, course), "lastHandledAction": _handled(facts)}
     return status | {name: value for name, value in further.items() if value}
 

@@ -13,6 +13,14 @@ import yaml
 from sinkruntime.spec.crd_status import COLUMNS, STATUS_SCHEMA
 from sinkruntime.spec.models import API_GROUP, API_VERSION, KIND, SinkJob
 
+#: A person's word comes with a new nonce; in the same edit, what is otherwise fixed may change.
+_NEW_WORD = (
+    "(has(self.recovery) && has(self.recovery.nonce) ? self.recovery.nonce : 0) != "
+    "(has(oldSelf.recovery) && has(oldSelf.recovery.nonce) ? oldSelf.recovery.nonce : 0)"
+)
+_LOCATION = "(has({0}.checkpoint) && has({0}.checkpoint.location) ? {0}.checkpoint.location : '')"
+_MODE = "(has({0}.mode) ? {0}.mode : 'Streaming')"
+
 FILE_NAME = f"sinkjobs.{API_GROUP}.yaml"
 
 # Contradictions that the API server can refuse by itself, by model; the rest is said in status by the operator,
@@ -58,6 +66,18 @@ RULES: dict[str, tuple[tuple[str, str], ...]] = {
         (
             "self.sinks.all(one, !has(one.deadLetter) || self.sinks.exists(other, other.name == one.deadLetter.sink))",
             "deadLetter.sink must be a sink of this job",
+        ),
+        (
+            f"{_LOCATION.format('self')} == {_LOCATION.format('oldSelf')} || {_NEW_WORD}",
+            "checkpoint.location holds the job's progress: change it together with recovery.nonce, or make a new job",
+        ),
+        (
+            f"{_MODE.format('self')} == {_MODE.format('oldSelf')} || {_NEW_WORD}",
+            "mode cannot change in the life of a job: change it together with recovery.nonce, or make a new job",
+        ),
+        (
+            f"oldSelf.sinks.all(old, self.sinks.all(new, new.name != old.name || new.type == old.type)) || {_NEW_WORD}",
+            "a sink keeps its type: give the new one another name, or change it together with recovery.nonce",
         ),
     ),
 }

@@ -1,6 +1,6 @@
 """The schema of a SinkJob's status and the columns of `kubectl get sinkjob`.
 
-Used by `crd.py` only. The status is written by the operator alone; nothing reads it to decide.
+Used by `crd.py` only. The status is written by the operator alone; to decide, it reads only `restarts` back.
 """
 
 from typing import Any
@@ -16,6 +16,19 @@ def _fields(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+# How a driver ended; the operator reads these back, all else of the status is for people only.
+_END = _fields(
+    epoch=_COUNT,
+    intent=_TEXT,
+    verdict=_TEXT,
+    failures=_COUNT,
+    infrastructure=_COUNT,
+    nextTime=_TIME,
+    reason=_TEXT,
+    message=_TEXT,
+    advice=_TEXT,
+    path=_TEXT,
+)
 _CONDITION = {
     **_fields(
         type=_TEXT,
@@ -28,11 +41,26 @@ _CONDITION = {
     "required": ["type", "status", "reason", "lastTransitionTime"],
 }
 
+# How a driver or committer pod ended: the account that the next restart is counted on.
+_END = _fields(
+    epoch=_COUNT,
+    intent=_TEXT,
+    verdict=_TEXT,
+    failures=_COUNT,
+    infrastructure=_COUNT,
+    reason=_TEXT,
+    message=_TEXT,
+    advice=_TEXT,
+    path=_TEXT,
+    nextTime=_TIME,
+)
+
 STATUS_SCHEMA: dict[str, Any] = {
     "description": "What the operator has seen last; written by the operator alone.",
     **_fields(
         observedGeneration=_COUNT,
         phase=_TEXT,
+        sinks={**_TEXT, "description": "The sinks' types, in the manifest's order."},
         conditions={
             "type": "array",
             "items": _CONDITION,
@@ -51,11 +79,26 @@ STATUS_SCHEMA: dict[str, Any] = {
             sinks={
                 "type": "object",
                 "maxProperties": SINKS_MAX,
-                "additionalProperties": _fields(committed=_COUNT),
+                "additionalProperties": _fields(committed=_COUNT, rows=_COUNT),
             },
         ),
-        restarts=_fields(total=_COUNT, consecutiveFailures=_COUNT, lastCause=_TEXT, nextRestartTime=_TIME),
-        failure=_fields(reason=_TEXT, message=_TEXT, advice=_TEXT),
+        restarts=_fields(
+            total=_COUNT,
+            consecutiveFailures=_COUNT,
+            lastCause=_TEXT,
+            nextRestartTime=_TIME,
+            lastEnd=_END,
+            lastCommitEnd=_END,
+        ),
+        failure=_fields(
+            epoch=_COUNT,
+            reason=_TEXT,
+            message=_TEXT,
+            advice=_TEXT,
+            path=_TEXT,
+            logTail=_TEXT,
+            exitCode={"type": "integer"},
+        ),
         lastHandledAction=_fields(id=_TEXT, action=_TEXT, result=_TEXT, time=_TIME),
     ),
 }
@@ -66,18 +109,19 @@ def _column(name: str, kind: str, path: str, *, wide: bool = False) -> dict[str,
     return {**column, "priority": 1} if wide else column
 
 
+# A path that picks several values shows the first of them alone, so the sinks come from the status as one text.
 COLUMNS = [
     _column("Phase", "string", ".status.phase"),
     _column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
-    _column("Sinks", "string", ".spec.sinks[*].type"),
+    _column("Sinks", "string", ".status.sinks"),
     _column("Last-Commit", "date", ".status.commit.lastCommitTime"),
-    _column("Checkpoint", "integer", ".status.commit.lastCheckpoint"),
     _column("Pending", "integer", ".status.commit.pending"),
     _column("Epoch", "integer", ".status.epoch"),
     _column("Restarts", "integer", ".status.restarts.total"),
     _column("Age", "date", ".metadata.creationTimestamp"),
-    _column("In-Doubt", "integer", ".status.commit.inDoubt", wide=True),
-    _column("Driver", "string", ".status.driver.podName", wide=True),
     _column("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', wide=True),
+    _column("Driver", "string", ".status.driver.podName", wide=True),
+    _column("Checkpoint", "integer", ".status.commit.lastCheckpoint", wide=True),
+    _column("In-Doubt", "integer", ".status.commit.inDoubt", wide=True),
     _column("Message", "string", '.status.conditions[?(@.type=="Ready")].message', wide=True),
 ]

@@ -31,9 +31,10 @@ TOXIPROXY = Program("toxiproxy-server", "github.com/Shopify/toxiproxy/v2/cmd/ser
 ETCD = Program("etcd")
 KUBE_APISERVER = Program("kube-apiserver")
 KUBE_CONTROLLER_MANAGER = Program("kube-controller-manager")
+KUBECTL = Program("kubectl")
 OPENSSL = Program("openssl")
 CONTROL_PLANE = (ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, OPENSSL)
-ALL = (VERSITYGW, TOXIPROXY, *CONTROL_PLANE)
+ALL = (VERSITYGW, TOXIPROXY, *CONTROL_PLANE, KUBECTL)
 
 
 class ProgramMissingError(Exception):
