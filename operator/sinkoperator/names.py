@@ -7,20 +7,41 @@ from __future__ import annotations
 
 import hashlib
 
+from sinkruntime.kube.names import (
+    COMPONENT_LABEL,
+    DIGEST_LENGTH,
+    GROUP,
+    JOB_LABEL,
+    LEDGER_FINALIZER,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    bounded,
+    ledger_name,
+)
 from sinkruntime.spec.digest import revision as revision_of
-from sinkruntime.spec.models import API_GROUP, SinkJobSpec
+from sinkruntime.spec.models import SinkJobSpec
 
-#: On the SinkJob: its deletion waits for `deletionPolicy`. On the ledger: it outlives a deletion by hand.
-JOB_FINALIZER = f"{API_GROUP}/job"
-LEDGER_FINALIZER = f"{API_GROUP}/ledger"
+__all__ = [
+    "COMPONENT_LABEL",
+    "JOB_LABEL",
+    "LEDGER_FINALIZER",
+    "MANAGED_BY",
+    "MANAGED_BY_LABEL",
+    "access_name",
+    "committer_name",
+    "driver_name",
+    "intent",
+    "ledger_name",
+    "revision_name",
+    "run_of",
+    "selector",
+]
 
-#: Labels of every object of a job, beside the recommended `app.kubernetes.io/…`.
-JOB_LABEL = f"{API_GROUP}/job"
-EPOCH_LABEL = f"{API_GROUP}/epoch"
-REVISION_LABEL = f"{API_GROUP}/revision"
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-COMPONENT_LABEL = "app.kubernetes.io/component"
-MANAGED_BY = "sinkjob"
+#: On the SinkJob: its deletion waits for `deletionPolicy`. (`LEDGER_FINALIZER` is on the ledger.)
+JOB_FINALIZER = f"{GROUP}/job"
+
+EPOCH_LABEL = f"{GROUP}/epoch"
+REVISION_LABEL = f"{GROUP}/revision"
 
 #: Values of `COMPONENT_LABEL`.
 DRIVER, EXECUTOR, COMMITTER, LEDGER, PAYLOAD, REVISION = (
@@ -28,31 +49,12 @@ DRIVER, EXECUTOR, COMMITTER, LEDGER, PAYLOAD, REVISION = (
 )  # fmt: skip
 
 #: On driver and committer pods: what they were started for (see `intent`), and whether the driver only commits.
-INTENT_ANNOTATION = f"{API_GROUP}/intent"
-COMMIT_ONLY_ANNOTATION = f"{API_GROUP}/commit-only"
+INTENT_ANNOTATION = f"{GROUP}/intent"
+COMMIT_ONLY_ANNOTATION = f"{GROUP}/commit-only"
 #: On a ControllerRevision: the digest of its sinks alone (`sinkruntime.spec.digest.sinks_revision`).
-SINKS_ANNOTATION = f"{API_GROUP}/sinks"
+SINKS_ANNOTATION = f"{GROUP}/sinks"
 #: On a SinkJob that is being deleted: its own uid lets it go at once, as `Orphan` does.
-FORCE_DELETE_ANNOTATION = f"{API_GROUP}/force-delete"
-
-#: The longest name that is both a label's value and a host name.
-NAME_LENGTH_MAX = 63
-DIGEST_LENGTH = 8
-
-
-def bounded(job: str, suffix: str) -> str:
-    """`<job>-<suffix>`, where that is too long with a digest of the job's name in place of the end of it."""
-    name = f"{job}-{suffix}"
-    if len(name) <= NAME_LENGTH_MAX:
-        return name
-    digest = hashlib.sha256(job.encode()).hexdigest()[:DIGEST_LENGTH]
-    kept = job[: NAME_LENGTH_MAX - len(suffix) - DIGEST_LENGTH - 2].rstrip("-")
-    return f"{kept}-{digest}-{suffix}"
-
-
-def ledger_name(job: str) -> str:
-    """Of the ledger's ConfigMap."""
-    return bounded(job, "ledger")
+FORCE_DELETE_ANNOTATION = f"{GROUP}/force-delete"
 
 
 def driver_name(job: str, epoch: int) -> str:

@@ -26,6 +26,7 @@ def status_of(facts: Facts, course: Course) -> dict[str, Any]:
         "observedGeneration": facts.observed.job.generation,
         "phase": course.phase.value,
         "conditions": conditions(facts, course),
+        "sinks": _sinks(facts),
         "epoch": facts.epoch,
         "executors": _executors(facts),
         "restarts": write_restarts(course.restarts),
@@ -36,6 +37,13 @@ def status_of(facts: Facts, course: Course) -> dict[str, Any]:
         status["sinks"] = ",".join(sink.type for sink in facts.spec.sinks)
     further = {"driver": _driver(facts), "failure": _failure(facts, course), "lastHandledAction": _handled(facts)}
     return status | {name: value for name, value in further.items() if value}
+
+
+def _sinks(facts: Facts) -> str:
+    """The sinks' types, as `kubectl get` shows them: it can show one text only."""
+    sinks = facts.observed.job.raw.get("sinks")
+    types = [sink.get("type") for sink in sinks if isinstance(sink, dict)] if isinstance(sinks, list) else []
+    return ",".join(str(kind) for kind in types)
 
 
 def _commit(ledger: Ledger) -> dict[str, Any]:
