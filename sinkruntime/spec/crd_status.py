@@ -16,19 +16,6 @@ def _fields(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-# How a driver ended; the operator reads these back, all else of the status is for people only.
-_END = _fields(
-    epoch=_COUNT,
-    intent=_TEXT,
-    verdict=_TEXT,
-    failures=_COUNT,
-    infrastructure=_COUNT,
-    nextTime=_TIME,
-    reason=_TEXT,
-    message=_TEXT,
-    advice=_TEXT,
-    path=_TEXT,
-)
 _CONDITION = {
     **_fields(
         type=_TEXT,
