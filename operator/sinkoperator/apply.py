@@ -219,6 +219,8 @@ class _Work:
                 await self._writes.delete(CONFIG_MAP, name, present["metadata"]["uid"])
 
     async def _ensure_committer(self, action: actions.EnsureCommitter) -> None:
+        for kind, body, fields in objects.access(self._observed):
+            await self._writes.correct(kind, body, *fields)
         for kind, body in objects.committer(self._observed, action):
             await self._writes.adopt(kind, body)
 

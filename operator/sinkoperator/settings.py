@@ -6,8 +6,8 @@ them into a Deployment; what is wrong is told with the option's name, before any
 
 from __future__ import annotations
 
-import os
 import socket
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
@@ -33,6 +33,7 @@ class Settings:
     namespaces: tuple[str, ...]  # none: the whole cluster
     operator_namespace: str
     identity: str
+    instance: str
     shards: int
     workers: int
     worker_memory_bytes: int
@@ -80,11 +81,6 @@ def own_namespace() -> str:
         return "sinkjob"
 
 
-def own_identity() -> str:
-    """The pod's name, which is its host name, and the process's number."""
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -102,8 +98,13 @@ OPTIONS: Sequence[Option] = (
         default=own_namespace, show_default=False,
     ),
     _option(
-        "--identity", "Name of this replica, like no other's. The default is host name and process number.",
-        default=own_identity, show_default=False,
+        "--identity", "Name of this replica, for people. The default is the host's, which is the pod's.",
+        default=socket.gethostname, show_default=False,
+    ),
+    _option(
+        "--instance", "The pod's uid: a process with the same one is this one's successor, and need not wait until its "
+        "Lease runs out. The default is like no other's.",
+        default=lambda: str(uuid.uuid4()), show_default=False,
     ),
     _option(
         "--shards", "In how many parts the jobs are shared among replicas. The same for all replicas.",
@@ -122,7 +123,9 @@ OPTIONS: Sequence[Option] = (
         "--driver-image", "Image of drivers and executors of jobs that name none.", default="", show_default=False,
     ),
     _option(
-        "--driver-service-account", "Service account of the drivers of jobs that name none.", default="default",
+        "--driver-service-account", "Service account of the drivers of jobs that name none, in each namespace of jobs. "
+        "Without it each job gets one of its own.",
+        default="", show_default=False,
     ),
     _option(
         "--egress-allow", "Host that commits may reach, as `host`, `*.domain` or a network `10.0.0.0/8`, with `:port` "
