@@ -13,7 +13,7 @@ from sinkruntime.cli.main import cli
 from sinkruntime.errors import ConfigurationError, Fenced, InDoubt, ManifestError, Problem, SinkjobError
 from tests.unit.cli.fabricate import Fabricated, invoke
 
-COMMANDS = ["run", "validate", "plan", "status", "commits", "explain", "sinks", "doctor", "ledger"]
+COMMANDS = ["run", "validate", "plan", "status", "commits", "explain", "sinks", "doctor", "ledger", "driver", "commit"]
 
 
 def test_help_lists_the_commands_of_the_manifests_page() -> None:
