@@ -6,7 +6,8 @@ ARG BASE=debian:bookworm-slim
 FROM ${BASE} AS python
 RUN apt-get update \
  && apt-get install -y --no-install-recommends python3 ca-certificates \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/* \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* /usr/lib/python3*/test /usr/lib/python3*/pydoc_data \
+      /usr/share/zoneinfo/posix /usr/share/zoneinfo/right \
  && groupadd --gid 185 sinkjob \
  && useradd --uid 185 --gid 185 --home-dir /tmp --no-create-home sinkjob
 ENV PATH=/opt/sinkjob/bin:$PATH HOME=/tmp LANG=C.UTF-8 \
@@ -14,7 +15,7 @@ ENV PATH=/opt/sinkjob/bin:$PATH HOME=/tmp LANG=C.UTF-8 \
 WORKDIR /tmp
 
 FROM python AS build
-RUN apt-get update && apt-get install -y --no-install-recommends python3-venv
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv binutils
 WORKDIR /build
 COPY requirements/build.txt requirements/
 RUN python3 -m venv --without-pip /opt/sinkjob \
@@ -59,7 +60,7 @@ FROM python AS driver
 RUN mkdir -p /usr/share/man/man1 \
  && apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/* \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* \
  && ln -s /usr/lib/jvm/java-17-openjdk-* /usr/lib/jvm/java
 COPY --from=driver-build /opt/sinkjob /opt/sinkjob
 RUN ln -s /opt/sinkjob/lib/python3*/site-packages/pyspark /opt/spark

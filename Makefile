@@ -83,6 +83,31 @@ bench: setup ## run a benchmark suite: make bench SUITE=runtime
 .PHONY: crds
 crds: setup ## write the CRDs from the models
 	@$(BIN)/python -m sinkruntime.spec.crd
+	@cp crds/*.yaml charts/sinkjob/files/
+
+IMAGE_TAG ?= dev
+BASE ?= debian:bookworm-slim
+OPERATOR_MEGABYTES_MAX := 250
+DRIVER_MEGABYTES_MAX := 1000
+
+.PHONY: images
+images: ## build the images of operator and driver, print their sizes: make images IMAGE_TAG=dev BASE=debian:bookworm-slim
+	@docker build --build-arg BASE=$(BASE) --target operator -t sinkjob-operator:$(IMAGE_TAG) .
+	@docker build --build-arg BASE=$(BASE) --target driver -t sinkjob-driver:$(IMAGE_TAG) .
+	@$(MAKE) --no-print-directory image-sizes
+
+.PHONY: image-sizes
+image-sizes: ## print the unpacked sizes of the images, fail if one is too large
+	@for pair in operator:$(OPERATOR_MEGABYTES_MAX) driver:$(DRIVER_MEGABYTES_MAX); do \
+	  name=sinkjob-$${pair%:*}:$(IMAGE_TAG); limit=$${pair#*:}; \
+	  bytes=$$(docker image inspect --format '{{.Size}}' "$$name"); \
+	  echo "$$name: $$((bytes / 1000000)) MB unpacked, at most $$limit"; \
+	  [ "$$bytes" -le $$((limit * 1000000)) ]; done
+
+.PHONY: helm-lint
+helm-lint: ## check the chart and its values
+	@helm lint --strict --quiet charts/sinkjob
+	@helm lint --strict --quiet charts/sinkjob --set 'watchNamespaces={a,b}' --set networkPolicy.enabled=true --set metrics.podMonitor.enabled=true
 
 .PHONY: kill-matrix
 kill-matrix: setup ## kill processes at every step, then count rows: make kill-matrix SINK=file KILLS=60 SEED=1

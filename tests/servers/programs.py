@@ -32,9 +32,10 @@ ETCD = Program("etcd")
 KUBE_APISERVER = Program("kube-apiserver")
 KUBE_CONTROLLER_MANAGER = Program("kube-controller-manager")
 KUBECTL = Program("kubectl")
+HELM = Program("helm")
 OPENSSL = Program("openssl")
 CONTROL_PLANE = (ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, OPENSSL)
-ALL = (VERSITYGW, TOXIPROXY, *CONTROL_PLANE, KUBECTL)
+ALL = (VERSITYGW, TOXIPROXY, *CONTROL_PLANE, KUBECTL, HELM)
 
 
 class ProgramMissingError(Exception):
