@@ -63,11 +63,11 @@ class Pool:
         try:
             child = await self._nursery.fork()
             worker = Worker(owner, child, self._nursery, self._forget)
+            worker.users = 1  # nobody may close it while it opens
             self._workers.add(worker)
         finally:
             self._starting[owner.namespace] -= 1
             self._turn()
-        worker.users = 1  # nobody may close it while it opens
         try:
             await worker.connect()
             worker.facts = await worker.call("open", await resolve(), timeout_seconds)

@@ -79,7 +79,12 @@ class Worker:
 
     async def connect(self) -> None:
         """Begin to listen to it."""
-        reader, self._writer = await asyncio.open_connection(sock=self._child.connection)
+        connecting = asyncio.ensure_future(asyncio.open_connection(sock=self._child.connection))
+        try:
+            reader, self._writer = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            _, self._writer = await connecting  # else nobody would close it
+            raise
         self._reading = asyncio.create_task(self._read(reader), name=self.name)
 
     async def call(self, operation: str, arguments: Json, timeout_seconds: float) -> Any:

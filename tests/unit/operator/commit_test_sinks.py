@@ -146,6 +146,9 @@ class _Tier(CommitterBase):
             if request.committable == {"n": "update"}:
                 request.update({"n": "updated"})
                 continue
+            if request.committable == {"n": "refuse"}:
+                request.reply(Answer.REFUSED, "NameTaken", "another's file is there")
+                continue
             try:
                 with self.place(request).open("x") as file:
                     file.write(json.dumps(request.committable))
@@ -158,6 +161,10 @@ class _Tier(CommitterBase):
         self.note("probe", requests[0].lineage.checkpoint)
         for request in requests:
             request.reply(Answer.ALREADY_COMMITTED if self.place(request).exists() else Answer.ABSENT)
+
+    def fence(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            request.reply(Answer.ALREADY_COMMITTED if self.place(request).exists() else Answer.FENCED)
 
     def recover(self, garbage: Garbage) -> None:
         self.note("recover", garbage.epoch)
