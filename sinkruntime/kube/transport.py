@@ -6,6 +6,7 @@ Configuration and credentials are the library's; its model objects are not used,
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import urllib.request
@@ -22,8 +23,8 @@ from sinkruntime.kube.settings import ApiSettings
 
 if TYPE_CHECKING:
     import aiohttp
-    from kubernetes.aio.client.api_client import ApiClient
     from kubernetes.aio.client.configuration import Configuration
+    from kubernetes.aio.client.rest import RESTClientObject
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -49,11 +50,10 @@ class Request:
 class Transport:
     """One connection pool."""
 
-    def __init__(self, client: ApiClient, settings: ApiSettings) -> None:
+    def __init__(self, rest: RESTClientObject, settings: ApiSettings) -> None:
         import aiohttp
 
-        self._client = client
-        self._settings = settings
+        self._rest = rest
         self._limits = aiohttp.ClientTimeout(total=settings.request_seconds, sock_connect=settings.connect_seconds)
         self._stream_limits = aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_seconds, sock_read=settings.watch_silence_seconds
@@ -62,17 +62,11 @@ class Transport:
     @classmethod
     async def open(cls, settings: ApiSettings) -> Transport:
         """Read the configuration; connects with the first request. Raises `ConfigurationError`."""
-        from kubernetes.aio.client.api_client import ApiClient
-
-        configuration = await _configuration(settings)
-        client = ApiClient(configuration)
-        client.user_agent = "sinkjob"
-        client.rest_client = _rest_client(configuration, settings)
-        return cls(client, settings)
+        return cls(_rest_client(await _configuration(settings), settings), settings)
 
     async def close(self) -> None:
         """End all connections."""
-        await self._client.close()  # type: ignore[no-untyped-call]
+        await self._rest.close()
 
     async def send(self, request: Request) -> bytes:
         """The answer's body. Raises `ApiError`s."""
@@ -96,17 +90,23 @@ class Transport:
                 yield response.content
 
     async def _start(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = {"Accept": JSON, "Content-Type": request.content_type, "User-Agent": self._client.user_agent}
+        rest, configuration = self._rest, self._rest.configuration
+        headers = {"Accept": JSON, "User-Agent": "sinkjob"}
         # The library reads a pod's token again each minute, for it is replaced while the process runs.
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
-        url = self._client.configuration.host + request.path
-        if request.query:
-            url += "?" + urlencode(request.query)
-        answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
-            request.method, url, headers=headers, body=request.body, _request_timeout=limits
+        token = (await configuration.auth_settings()).get("BearerToken")
+        if token is not None:
+            headers[token["key"]] = token["value"]
+        data = None
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+            data = io.BytesIO(json.dumps(request.body, separators=(",", ":")).encode())
+        if rest.pool_manager is None:
+            rest.pool_manager = rest._create_pool_manager()  # here, because it belongs to the running loop
+        url = configuration.host + request.path + ("?" + urlencode(request.query) if request.query else "")
+        name = {"server_hostname": configuration.tls_server_name} if configuration.tls_server_name else {}
+        return await rest.pool_manager.request(
+            request.method, url, headers=headers, data=data, timeout=limits, proxy=rest.proxy, **name
         )
-        response: aiohttp.ClientResponse = answer.response
-        return response
 
 
 @contextmanager
@@ -159,7 +159,8 @@ def _set_proxy(configuration: Configuration) -> None:
         configuration.proxy = proxies.get(parts.scheme)
 
 
-def _rest_client(configuration: Configuration, settings: ApiSettings) -> Any:
+def _rest_client(configuration: Configuration, settings: ApiSettings) -> RESTClientObject:
+    """The library's connections: its TLS and its pool. Its requests are not used: they warn of large bodies."""
     import aiohttp
     from kubernetes.aio.client.rest import RESTClientObject
 
@@ -177,5 +178,5 @@ def _rest_client(configuration: Configuration, settings: ApiSettings) -> Any:
             return session
 
     # With `trust_env` it looks for a netrc file in a thread before each request.
-    configuration.client_session_kwargs = {"trust_env": False, "json_serialize": json.dumps}
+    configuration.client_session_kwargs = {"trust_env": False}
     return RestClient(configuration)
