@@ -105,6 +105,7 @@ class World:
         self._hint = hint
         self._stack = AsyncExitStack()
         self._watches: list[Watch] = []
+        self._ledger_watches: dict[str, Watch] = {}
         self._jobs: dict[Key, Object] = {}
         self._awaited: set[Key] = set()
         self.listed = asyncio.Event()  # all SinkJobs are known
@@ -114,9 +115,17 @@ class World:
         self.revisions = self._children(CONTROLLER_REVISION, _OURS)
 
     def _children(self, kind: Kind, labels: str) -> Children:
-        watches = [self._api.watch(kind, namespace, labels=labels) for namespace in self._namespaces]
-        self._watches += watches
-        return Children(watches, lambda key, body: self._hint(key, label_of(body, names.COMPONENT_LABEL)))
+        watches = {namespace: self._api.watch(kind, namespace, labels=labels) for namespace in self._namespaces}
+        self._watches += watches.values()
+        if kind == CONFIG_MAP:
+            self._ledger_watches = watches
+        return Children(
+            list(watches.values()), lambda key, body: self._hint(key, label_of(body, names.COMPONENT_LABEL))
+        )
+
+    def ledger_watch(self, namespace: str) -> Watch:
+        """The watch that has the ledgers of a namespace."""
+        return self._ledger_watches.get(namespace) or self._ledger_watches[""]
 
     async def __aenter__(self) -> Self:
         for watch in self._watches:

@@ -141,6 +141,10 @@ class Manager:
         job = self._jobs.get(key)
         return job is not None and job.wanted
 
+    def keys(self) -> list[Key]:
+        """The jobs that have a coordinator, wanted or ending."""
+        return list(self._jobs)
+
     def begun(self, key: Key) -> bool:
         """Whether a coordinator works, with what the last charge says. Before that no driver may look at the ledger:
         it would stop for what an earlier tenure was told."""
