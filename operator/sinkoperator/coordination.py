@@ -35,7 +35,7 @@ def _owed(facts: Facts) -> bool:
     """Whether commits, clean-ups or recovery are owed, or a driver may decide more at any time."""
     if facts.ledger is None:
         return False
-    return bool(facts.blocking) or bool(facts.ledger.records) or facts.owed(Authority.TOKEN)
+    return bool(facts.live) or bool(facts.ledger.records) or facts.owed(Authority.TOKEN)
 
 
 def _revision(facts: Facts) -> str:
