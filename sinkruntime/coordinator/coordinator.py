@@ -25,7 +25,7 @@ from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import Wishes, overrule, release
 from sinkruntime.crashpoints import reached
 from sinkruntime.environment import Environment
-from sinkruntime.errors import Fenced, LedgerError
+from sinkruntime.errors import Fenced, LedgerError, SinkjobError
 from sinkruntime.ledger.change import change, read
 from sinkruntime.ledger.store import LedgerStore, Stored
 from sinkruntime.protocol.events import (
@@ -277,8 +277,8 @@ class Coordinator:
             await housekeeping.recover([h for h in handles if h is not None], ledger, self._settings)
             if self._tenure.authority is Authority.TOKEN:
                 await housekeeping.remove_orphans(services.store, ledger)
-        except Exception:
-            log.warning("recovery before epoch %d failed, it is tried again", ledger.epoch, exc_info=True)
+        except Exception as error:
+            log.warning("recovery is tried again: %s", error, exc_info=not isinstance(error, SinkjobError))
             self._back_off(lane)
             return
         self._lanes.failures.pop(lane, None)
