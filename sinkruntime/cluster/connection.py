@@ -6,7 +6,6 @@ committers in threads of this process: it is the job's own, and so are its crede
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field

@@ -112,7 +112,7 @@ class _DriverRun:
             python_path=job.code,
             log_settings="log4j2-json.properties",
         )
-        pod = told.driver_pod()
+        pod = self._pod()
         template = kubernetes.executor_pod(job.spec, pod)
         if not told.master:
             path = kubernetes.write_template(template, folder)
@@ -130,6 +130,17 @@ class _DriverRun:
             yield session
         finally:
             close_session(session)
+
+    def _pod(self) -> kubernetes.DriverPod:
+        """This pod, with what its executors take over from it."""
+        told = self.connection.surroundings
+        own = self.connection.backstage.call(self.connection.pods.own(told.namespace, told.pod_name), self.stop.event)
+        spec = own["spec"] if own else {}
+        return replace(
+            told.driver_pod(),
+            service_account=spec.get("serviceAccountName", ""),
+            pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets") or []),
+        )
 
     def _watch_executors(self, session: SparkSession, probe: Object) -> None:
         connection = self.connection

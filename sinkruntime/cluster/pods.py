@@ -6,15 +6,18 @@ last clean-up: nothing here fences anybody.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sinkruntime.errors import LedgerUnavailable
 from sinkruntime.kube import Object, Watch
 from sinkruntime.kube.names import COMPONENT_LABEL
 from sinkruntime.spark.kubernetes import EPOCH_LABEL, EXECUTOR
 
 #: A watch that was not heard for longer says nothing of what is gone: bookmarks come about each minute.
 FRESH_SECONDS = 90.0
+SYNC_SECONDS = 120.0
 #: Phases in which no process of the pod lives.
 ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -89,6 +92,15 @@ class JobPods:
         if not watch.synced.is_set() or watch.problem is not None or watch.age_seconds() > FRESH_SECONDS:
             return False
         return not any(_epoch(pod) < epoch for pod in watch.all() if _epoch(pod) and not _ended_pod(pod))
+
+    async def own(self, namespace: str, name: str) -> Object | None:
+        """This process's pod; None where it has none (a test). Raises `LedgerUnavailable` where nobody answers."""
+        try:
+            await asyncio.wait_for(self._watch.synced.wait(), SYNC_SECONDS)
+        except TimeoutError as error:
+            message = f"the API server has listed no pods for {SYNC_SECONDS:.0f} s"
+            raise LedgerUnavailable(message, "it is tried again; see the right to list and watch pods") from error
+        return self._watch.get(namespace, name)
 
     def executors(self) -> list[Object]:
         """The pods of this epoch's executors that have not ended."""

@@ -47,6 +47,8 @@ class DriverPod:
     image: str
     mounts: Path
     api_server: str
+    service_account: str = ""  # the driver's own, which executors have too, without its token
+    pull_secrets: tuple[str, ...] = ()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -103,10 +105,10 @@ def fixed(spec: SinkJobSpec, pod: DriverPod, template: Path) -> dict[str, str]:
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.dynamicAllocation.enabled": str(scaling.enabled).lower(),
     }
-    if spec.image_pull_secrets:
-        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(ref.name for ref in spec.image_pull_secrets)
-    if spec.service_account_name:
-        conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = spec.service_account_name
+    if pod.pull_secrets:
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(pod.pull_secrets)
+    if pod.service_account:
+        conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = pod.service_account
     if scaling.enabled:
         first = min(max(executor.instances, scaling.min_executors), scaling.max_executors)
         conf["spark.executor.instances"] = str(first)
@@ -206,8 +208,8 @@ def like_an_executor(pod: DriverPod, spec: SinkJobSpec, template: Pod) -> Pod:
     made["metadata"]["generateName"] = f"{_prefix(pod.job, pod.epoch)}-probe-"
     inner = made["spec"]
     inner["restartPolicy"] = "Never"
-    if spec.service_account_name:
-        inner["serviceAccountName"] = spec.service_account_name
+    if pod.service_account:
+        inner["serviceAccountName"] = pod.service_account
     memory_bytes = spec.executor.memory.bytes + spec.executor.memory_overhead.bytes
     amounts = {"cpu": spec.spark_conf.get("spark.kubernetes.executor.request.cores", str(spec.executor.cores))}
     amounts["memory"] = f"{-(-memory_bytes // 2**20)}Mi"
