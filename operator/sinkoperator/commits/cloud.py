@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 #: Asked for; a server may give a shorter or a longer one. Renewed when half of it is over.
 TOKEN_SECONDS = 3600
+#: No server gives a shorter one (TokenRequest's documentation).
+TOKEN_SECONDS_MIN = 600.0
 TOKEN_FILE = "token"
 
 # Amazon EKS, "IAM roles for service accounts".

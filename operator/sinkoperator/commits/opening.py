@@ -7,13 +7,14 @@ than to find the names it must look up, it reads objects by name only, and nothi
 from __future__ import annotations
 
 import base64
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sinkoperator import names
-from sinkoperator.commits.cloud import TOKEN_FILE, TOKEN_SECONDS, Grant, grant_of
+from sinkoperator.commits.cloud import TOKEN_FILE, TOKEN_SECONDS, TOKEN_SECONDS_MIN, Grant, grant_of
 from sinkoperator.commits.frames import Json
 from sinkoperator.commits.settings import WorkerSettings
 from sinkruntime.errors import ConfigurationError, SinkjobError
@@ -94,7 +95,7 @@ class Resolver:
         return {
             "files": {**grant.files, TOKEN_FILE: token},
             "environment": dict(grant.environment),
-            "renew_seconds": TOKEN_SECONDS / 2,
+            "renew_seconds": life_seconds(token) / 2,
         }
 
     async def _grant(self, account: str) -> Grant | None:
@@ -104,6 +105,16 @@ class Resolver:
             log.warning("job %s/%s has no identity of its own: %s", self._of.namespace, self._of.job, error.message)
             return None
         return grant_of(((found or {}).get("metadata") or {}).get("annotations") or {})
+
+
+def life_seconds(token: str) -> float:
+    """How long a service account's token lives: the server may have given it another life than was asked for."""
+    try:
+        middle = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
+        return float(claims["exp"] - claims["iat"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return TOKEN_SECONDS_MIN
 
 
 def references(spec: Mapping[str, Any], sink: str) -> Iterator[tuple[str, str]]:

@@ -77,7 +77,10 @@ class Zygote:
             _kill_group(process)
 
     def _request(self) -> bool:
-        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES_MAX, 1)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES_MAX, 1)
+        except ConnectionError:  # it has gone without reading all that it was told
+            return False
         if not message:
             return False
         asked = json.loads(message)
