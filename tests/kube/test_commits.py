@@ -210,6 +210,7 @@ async def test_the_ledger_of_a_job_that_is_taken_over_is_finished_by_the_next_ma
         made.place.behave("committed", "once hang")
         charge = await made.apply(spec(made.place.folder))
         first.run(made.key, charge)
+        await made.until(lambda ledger: first.begun(made.key))
         await made.decide(1, [(Lineage(1, 1, 0, 1, 0), Written(1, b'{"n":1}'))])
         await made.until(lambda ledger: bool(made.place.committed()))
         second = Manager(api, made.place.pool, made, made.environment)
