@@ -163,9 +163,14 @@ class LedgerConflict(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The store could not be reached and the request definitely had no effect; it may be tried again."""
+    """The store could not be reached and the request definitely had no effect; it may be tried again, after
+    `retry_after_seconds` where the store asks for a pause."""
 
     kind = "LedgerUnavailable"
+
+    def __init__(self, message: str, advice: str = "", *, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(message, advice)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class AnswerLost(LedgerError):

@@ -317,7 +317,10 @@ class Attempt:
             [(r.lineage, Written(writer.version, writer.serialize(r.committable))) for r in requests],
         )
         try:
-            stored = await store_payloads(self._store, self._work.record.epoch, {"": packed})
+            # In the ledger it may take the room of the one that it replaces, and no more.
+            old = self._work.part.payload
+            left = old.size_bytes if old is not None and old.inline is not None else 0
+            stored = await store_payloads(self._store, self._work.record.epoch, {"": packed}, left)
         except LedgerError as error:  # the update is lost, as if the process had died here: ask the target first
             return replace(outcome, kind=OutcomeKind.UNKNOWN, reason=error.reason, message=error.message)
         return replace(outcome, payload=stored[""])

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sinkruntime.coordinator.wishes import IN_DOUBT
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging, Written, check_lineage
 from sinkruntime.environment import Environment
 from sinkruntime.errors import Fenced, Held, InDoubt, StartRefused
-from sinkruntime.ledger.change import change, read
-from sinkruntime.ledger.payloads import Item, load_payload, pack, store_payloads
+from sinkruntime.ledger.change import change, patiently, read
+from sinkruntime.ledger.payloads import Item, inline_left, load_payload, pack, store_payloads
 from sinkruntime.ledger.store import LedgerStore, Stored
 from sinkruntime.protocol.events import (
     FENCING,
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 Views = Callable[[], Awaitable[Mapping[str, TargetView]]]
 Stage = Callable[[Assignment], Awaitable[Staging]]
+_Result = TypeVar("_Result")
 
 #: A batch whose staged data would expire too soon is staged again, so often.
 STAGINGS_MAX = 3
@@ -216,7 +218,8 @@ class Driver:
         packed = {f"c:{sink}": pack(items) for sink, items in committables.items() if items}
         packed |= {f"s:{sink}": pack(items) for sink, items in states.items() if items}
         reached("S7", "before")
-        payloads = await store_payloads(self._store, settings.epoch, packed)
+        left = inline_left((await self._read()).ledger)
+        payloads = await self._patiently(lambda: store_payloads(self._store, settings.epoch, packed, left))
         reached("S7", "after")
         lives = [r.remaining_life_seconds for r in staging.results if r.remaining_life_seconds is not None]
         parts = {
@@ -269,7 +272,12 @@ class Driver:
     async def _states(self, ledger: Ledger) -> dict[str, Sequence[Written]]:
         """The writer states that the last decision left, by sink."""
         kept: Mapping[str, Payload] = ledger.last.states if ledger.last else {}
-        return {sink: [state for _, state in await load_payload(self._store, kept[sink])] for sink in kept}
+
+        async def load(sink: str) -> list[Written]:
+            items = await self._patiently(lambda: load_payload(self._store, kept[sink]))
+            return [state for _, state in items]
+
+        return {sink: await load(sink) for sink in kept}
 
     async def drained(self) -> Ledger:
         """Wait until nothing is pending, or a part is stuck (see `stuck`); returns the ledger as it is then.
@@ -307,6 +315,11 @@ class Driver:
     def _check_epoch(self, ledger: Ledger) -> None:
         if (ledger.epoch, ledger.claim) != (self._settings.epoch, self._settings.claimant):
             raise Fenced(f"driver of epoch {self._settings.epoch}: the ledger is at {ledger.epoch} ({ledger.claim})")
+
+    async def _patiently(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        return await patiently(
+            work, "payloads could not be read or written", self._environment, self._settings.patience_seconds
+        )
 
     async def _read(self) -> Stored:
         return await read(self._store, self._environment, self._settings.patience_seconds)

@@ -8,7 +8,8 @@ also how one's own change is known again after its answer was lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from sinkruntime.environment import Environment
 from sinkruntime.errors import AnswerLost, InDoubt, LedgerConflict, LedgerCorrupt, LedgerUnavailable
@@ -16,6 +17,8 @@ from sinkruntime.ledger.store import LedgerStore, Stored
 from sinkruntime.protocol.events import Event
 from sinkruntime.protocol.ledger import Ledger
 from sinkruntime.protocol.machine import step
+
+_Result = TypeVar("_Result")
 
 #: Waits between tries at a store that is not reachable: doubling from the first to the last.
 FIRST_WAIT_SECONDS = 0.05
@@ -28,19 +31,38 @@ async def read(store: LedgerStore, environment: Environment, give_up_seconds: fl
 
 
 async def _read(store: LedgerStore, environment: Environment, give_up_seconds: float, deadline: float) -> Stored:
+    stored = await _until(store.load, "the ledger could not be read", environment, give_up_seconds, deadline)
+    if stored is None:
+        raise LedgerCorrupt("the ledger is gone", "restore it from a backup, or accept LedgerLost")
+    return stored
+
+
+async def patiently(
+    work: Callable[[], Awaitable[_Result]], what: str, environment: Environment, give_up_seconds: float
+) -> _Result:
+    """Do what may be done twice, again while the store is unreachable; `InDoubt` when the time is over."""
+    return await _until(work, what, environment, give_up_seconds, environment.clock.monotonic() + give_up_seconds)
+
+
+async def _until(
+    work: Callable[[], Awaitable[_Result]], what: str, environment: Environment, give_up_seconds: float, deadline: float
+) -> _Result:
     wait = FIRST_WAIT_SECONDS
     while True:
         try:
-            stored = await store.load()
+            return await work()
         except (AnswerLost, LedgerUnavailable) as error:
             if environment.clock.monotonic() >= deadline:
-                raise InDoubt(f"the ledger could not be read for {give_up_seconds:.0f} s: {error.message}") from error
-            await asyncio.sleep(wait * (0.5 + environment.random.random()))
+                said = f"{what} for {give_up_seconds:.0f} s: {error.message}"
+                raise InDoubt(said) from error
+            await asyncio.sleep(_pause(error, wait, environment))
             wait = min(2 * wait, LAST_WAIT_SECONDS)
-            continue
-        if stored is None:
-            raise LedgerCorrupt("the ledger is gone", "restore it from a backup, or accept LedgerLost")
-        return stored
+
+
+def _pause(error: AnswerLost | LedgerUnavailable, wait_seconds: float, environment: Environment) -> float:
+    """What the store asks for, if that is longer; it is bounded where it comes in."""
+    asked = error.retry_after_seconds if isinstance(error, LedgerUnavailable) else 0.0
+    return max(asked, wait_seconds * (0.5 + environment.random.random()))
 
 
 async def change(
@@ -70,4 +92,4 @@ async def change(
         except (AnswerLost, LedgerUnavailable) as error:
             if environment.clock.monotonic() >= deadline:
                 raise InDoubt(f"the ledger did not answer for {give_up_seconds:.0f} s: {error.message}") from error
-            await asyncio.sleep(FIRST_WAIT_SECONDS * (0.5 + environment.random.random()))
+            await asyncio.sleep(_pause(error, FIRST_WAIT_SECONDS, environment))

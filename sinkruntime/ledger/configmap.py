@@ -113,7 +113,9 @@ class ConfigMapLedgerStore:
         try:
             found = await self._api.get(CONFIG_MAP, self.place.namespace, self.place.name)
         except ApiError as error:
-            raise LedgerUnavailable(f"{self.place} cannot be read: {error.message}", error.advice) from error
+            pause = error.retry_after_seconds if isinstance(error, Unavailable) else 0.0
+            message = f"{self.place} cannot be read: {error.message}"
+            raise LedgerUnavailable(message, error.advice, retry_after_seconds=pause) from error
         if found is None:
             self._last = None
             return None
@@ -182,7 +184,9 @@ class ConfigMapLedgerStore:
             return LedgerConflict(message, error.advice)
         if isinstance(error, Unanswered):
             return AnswerLost(message, error.advice)
-        if isinstance(error, Unavailable | Forbidden):  # rights and quotas may be granted any time
+        if isinstance(error, Unavailable):
+            return LedgerUnavailable(message, error.advice, retry_after_seconds=error.retry_after_seconds)
+        if isinstance(error, Forbidden):  # rights and quotas may be granted any time
             return LedgerUnavailable(message, error.advice)
         return LedgerCorrupt(message, _RESTORE)
 

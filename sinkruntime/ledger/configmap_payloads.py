@@ -213,6 +213,8 @@ def _foreign(error: ApiError, what: str) -> LedgerError:
     message = f"{what}: {error.message}"
     if isinstance(error, Unanswered):
         return AnswerLost(message, error.advice)
-    if isinstance(error, Unavailable | Forbidden):
+    if isinstance(error, Unavailable):
+        return LedgerUnavailable(message, error.advice, retry_after_seconds=error.retry_after_seconds)
+    if isinstance(error, Forbidden):  # rights and quotas may be granted any time
         return LedgerUnavailable(message, error.advice)
     return LedgerError(message, error.advice)

@@ -14,13 +14,17 @@ from collections.abc import Mapping, Sequence
 
 from sinkruntime.api import Lineage
 from sinkruntime.driver.staging import Written
-from sinkruntime.errors import LedgerCorrupt
+from sinkruntime.errors import LedgerCorrupt, SinkjobError
 from sinkruntime.ledger.store import LedgerStore
-from sinkruntime.protocol.ledger import Payload
+from sinkruntime.protocol.ledger import Ledger, Payload
 
-#: DESIGN §3.4: what travels in the ledger itself, one payload and all of a record together.
+#: DESIGN §3.4: what travels in the ledger itself, one payload and all together: as text they are a third larger, and a
+#: ConfigMap takes 1 MiB.
 INLINE_BYTES_MAX = 64 * 1024
 INLINE_BYTES_TOTAL_MAX = 512 * 1024
+
+#: Decompressed. Whoever reads a ledger that another one wrote must not be filled up by it.
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 
 #: checkpoint, epoch, subtask, subtasks, attempt, version, length; little-endian.
 _HEAD = struct.Struct("<qqiiqiI")
@@ -35,15 +39,24 @@ def pack(items: Sequence[Item]) -> bytes:
     for at, written in items:
         numbers = (at.checkpoint, at.epoch, at.subtask, at.subtasks, at.attempt, written.version, len(written.data))
         parts += [_HEAD.pack(*numbers), written.data]
-    return zlib.compress(b"".join(parts), level=1)
+    raw = b"".join(parts)
+    if len(raw) > UNPACKED_BYTES_MAX:
+        message = (
+            f"the committables of one sink have {len(raw)} bytes of {UNPACKED_BYTES_MAX} that a checkpoint may have"
+        )
+        raise SinkjobError("PayloadTooLarge", message, "let a checkpoint have fewer rows or files")
+    return zlib.compress(raw, level=1)
 
 
 def unpack(data: bytes) -> list[Item]:
     """The inverse of `pack`; raises `LedgerCorrupt`."""
     try:
-        raw = zlib.decompress(data)
+        reader = zlib.decompressobj()
+        raw = reader.decompress(data, UNPACKED_BYTES_MAX + 1)
     except zlib.error as error:
         raise LedgerCorrupt(f"a payload cannot be decompressed: {error}") from error
+    if not reader.eof:
+        raise LedgerCorrupt("a payload is cut short, or is larger than one can be")
     if raw[:4] != _MAGIC:
         raise LedgerCorrupt("a payload is of an unknown format")
     items, at = [], len(_MAGIC)
@@ -59,13 +72,22 @@ def unpack(data: bytes) -> list[Item]:
     return items
 
 
-async def store_payloads(store: LedgerStore, epoch: int, packed: Mapping[str, bytes]) -> dict[str, Payload]:
+def inline_left(ledger: Ledger) -> int:
+    """How many bytes of payloads the ledger itself can still take, beside those of its records and writer states."""
+    payloads = [part.payload for record in ledger.records for part in record.parts.values()]
+    payloads += list(ledger.last.states.values()) if ledger.last else []
+    return INLINE_BYTES_TOTAL_MAX - sum(each.size_bytes for each in payloads if each and each.inline is not None)
+
+
+async def store_payloads(
+    store: LedgerStore, epoch: int, packed: Mapping[str, bytes], inline_bytes_left: int = INLINE_BYTES_TOTAL_MAX
+) -> dict[str, Payload]:
     """Put each where its size belongs; those beside the ledger are durable on return. Smallest first stay inline."""
-    payloads, total = {}, 0
+    payloads, left = {}, inline_bytes_left
     for name, data in sorted(packed.items(), key=lambda item: (len(item[1]), item[0])):
         digest = hashlib.sha256(data).hexdigest()
-        if len(data) <= INLINE_BYTES_MAX and total + len(data) <= INLINE_BYTES_TOTAL_MAX:
-            total += len(data)
+        if len(data) <= min(INLINE_BYTES_MAX, left):
+            left -= len(data)
             payloads[name] = Payload(digest, len(data), inline=base64.b64encode(data).decode())
         else:
             pointer = object_name(epoch, digest)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -10,7 +11,7 @@ import pytest
 
 from sinkruntime.environment import Environment
 from sinkruntime.errors import AnswerLost, InDoubt, LedgerConflict, LedgerCorrupt, LedgerUnavailable
-from sinkruntime.ledger.change import change, read
+from sinkruntime.ledger.change import change, patiently, read
 from sinkruntime.ledger.memory import MemoryLedgerStore
 from sinkruntime.ledger.store import Stored
 from sinkruntime.protocol.events import ClaimEpoch, Event, RaiseEpoch, Refusal, Refused
@@ -158,3 +159,33 @@ def test_a_conflict_is_an_answer_not_a_failure() -> None:
             await store.replace(NEW, first.version)
 
     asyncio.run(run())
+
+
+def test_what_may_be_done_twice_is_done_until_it_answers() -> None:
+    faults: list[Exception] = [LedgerUnavailable("no route"), AnswerLost("no answer")]
+
+    async def work() -> str:
+        if faults:
+            raise faults.pop(0)
+        return "done"
+
+    assert asyncio.run(patiently(work, "it failed", patient(), 10.0)) == "done"
+    faults += [LedgerUnavailable("no route")] * 100
+    with pytest.raises(InDoubt, match="it failed for 10 s: no route"):
+        asyncio.run(patiently(work, "it failed", patient(3.0), 10.0))
+    faults[:] = [LedgerCorrupt("torn")]
+    with pytest.raises(LedgerCorrupt):
+        asyncio.run(patiently(work, "it failed", patient(), 10.0))
+
+
+@pytest.mark.parametrize("asked", [0.0, 0.3])
+def test_the_pause_that_a_store_asks_for_is_kept(asked: float) -> None:
+    tries: list[float] = []
+
+    async def work() -> None:
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            raise LedgerUnavailable("busy", retry_after_seconds=asked)
+
+    asyncio.run(patiently(work, "it failed", patient(), 10.0))
+    assert (tries[1] - tries[0] >= 0.3) == (asked > 0)

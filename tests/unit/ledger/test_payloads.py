@@ -3,6 +3,7 @@
 import asyncio
 import os
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 
 from sinkruntime.api import Lineage
 from sinkruntime.driver.staging import Written
-from sinkruntime.errors import LedgerCorrupt
+from sinkruntime.errors import LedgerCorrupt, SinkjobError
 from sinkruntime.ledger.memory import MemoryLedgerStore
 from sinkruntime.ledger.payloads import (
     INLINE_BYTES_MAX,
     INLINE_BYTES_TOTAL_MAX,
+    UNPACKED_BYTES_MAX,
+    inline_left,
     load_payload,
     object_epoch,
     object_name,
@@ -22,7 +25,7 @@ from sinkruntime.ledger.payloads import (
     store_payloads,
     unpack,
 )
-from sinkruntime.protocol.ledger import Payload
+from sinkruntime.protocol.ledger import LastDecision, Ledger, Offsets, Part, Payload, Position, Record
 
 numbers = st.integers(0, 2**31 - 1)
 items = st.lists(
@@ -74,6 +77,24 @@ def test_all_inline_payloads_together_have_a_bound() -> None:
     assert len(store.objects) == 2
 
 
+def test_what_the_ledger_holds_already_counts() -> None:
+    """Else a few pending checkpoints, each within its bound, would not fit into a ConfigMap."""
+    inline, beside = Payload("a", 40_000, inline="x"), Payload("b", 90_000, pointer="1-b")
+    position = Position("q", 0, Offsets("s"), Offsets("e"))
+    record = Record(1, "r", 1, "rev", position, {"a": Part(inline), "b": Part(beside), "c": Part()})
+    ledger = replace(Ledger("l", "j"), records=(record, replace(record, number=2)))
+    assert inline_left(ledger) == INLINE_BYTES_TOTAL_MAX - 2 * 40_000
+    last = LastDecision(2, "r", position, {"a": replace(inline, size_bytes=1000)})
+    assert inline_left(replace(ledger, last=last)) == INLINE_BYTES_TOTAL_MAX - 81_000
+
+    async def place_in(left: int) -> dict[str, Payload]:
+        return await store_payloads(MemoryLedgerStore(), 3, {"a": os.urandom(1000), "b": os.urandom(2000)}, left)
+
+    for left, inside in ((3000, {"a", "b"}), (2999, {"a"}), (999, set[str]()), (-5, set[str]())):
+        placed = asyncio.run(place_in(left))
+        assert {name for name, payload in placed.items() if payload.inline is not None} == inside
+
+
 def test_a_payload_is_read_from_where_it_lies() -> None:
     values = [(Lineage(1, 1, 0, 1, 0), Written(1, os.urandom(size))) for size in (10, INLINE_BYTES_MAX)]
     for chosen in (values[:1], values):
@@ -95,3 +116,11 @@ def test_a_payload_with_another_digest_is_corrupt() -> None:
 @pytest.mark.parametrize(("name", "epoch"), [("12-abc", 12), ("12-abc.x1.tmp", 12), ("x-abc", None), ("-1", None)])
 def test_the_epoch_is_read_off_an_objects_name(name: str, epoch: int | None) -> None:
     assert object_epoch(name) == epoch
+
+
+def test_a_payload_that_would_fill_the_memory_is_corrupt_and_is_not_made() -> None:
+    with pytest.raises(LedgerCorrupt, match="larger than one can be"):
+        unpack(zlib.compress(b"SJP1" + bytes(UNPACKED_BYTES_MAX)))
+    half = Written(1, bytes(UNPACKED_BYTES_MAX // 2))
+    with pytest.raises(SinkjobError, match="PayloadTooLarge"):
+        pack([(Lineage(1, 1, subtask, 2, 0), half) for subtask in range(2)])
