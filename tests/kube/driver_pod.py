@@ -31,6 +31,8 @@ from sinkruntime.ledger.change import change
 from sinkruntime.ledger.configmap import ConfigMapLedgerStore, LedgerPlace
 from sinkruntime.protocol.events import RaiseEpoch
 from sinkruntime.protocol.ledger import Authority, Ledger
+from sinkruntime.spec.digest import revision
+from sinkruntime.spec.load import parse_object
 from tests.killmatrix.tree import Tree
 
 NAME = "flights"
@@ -58,8 +60,8 @@ class Place:
         """The manifest, where a pod would have it."""
         return self.folder / "mounts" / "job" / "job.json"
 
-    def write_job(self, **changes: Any) -> None:
-        """The manifest: `lake` is committed by the driver, `lines` by the operator."""
+    def write_job(self, *, valid: bool = True, **changes: Any) -> None:
+        """The manifest: `lake` is committed by the driver, `lines` by the operator; `changes` of `spec`."""
         sinks = [
             {"name": "lake", "type": "file", "options": {"path": str(self.folder / "lake"), "format": "json"}},
             {
@@ -91,6 +93,9 @@ class Place:
         }
         self.job_file.parent.mkdir(parents=True, exist_ok=True)
         self.job_file.write_text(json.dumps(body))
+        # Other revisions lie beside it; here every one, so that a coordinator outlives a change of the manifest.
+        kept = revision(parse_object(body).spec) if valid else "invalid"
+        (self.job_file.parent / f"{kept}.json").write_text(json.dumps(body))
 
     def add_file(self, number: int) -> None:
         """An input file with the ids of that number, which appears whole."""
