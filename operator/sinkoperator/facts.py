@@ -108,9 +108,11 @@ class Facts:
 
     def foreign_pending(self, spec: SinkJobSpec) -> tuple[Record, ...]:
         """Pending checkpoints whose sinks are others than the manifest's: a new revision waits for them."""
-        sinks = {revision.name: revision.sinks for revision in self.observed.revisions}
-        sinks[revision_of(spec)] = sinks_revision(spec)
-        return tuple(record for record in self.pending if sinks.get(record.revision) != sinks_revision(spec))
+        if not self.pending:
+            return ()
+        mine = sinks_revision(spec)
+        same = {revision.name for revision in self.observed.revisions if revision.sinks == mine} | {self.revision}
+        return tuple(record for record in self.pending if record.revision not in same)
 
     def known_revision(self, name: str) -> Revision | None:
         """A revision that is kept."""
@@ -152,7 +154,7 @@ def facts_of(observed: Observed) -> Facts:
     )
     ledger = observed.ledger.ledger if observed.ledger else None
     revision = revision_of(job.spec) if job.spec else ""
-    asked = intent(job.spec) if job.spec else f"generation-{job.generation}"
+    asked = intent(job.spec, revision) if job.spec else f"generation-{job.generation}"
     return Facts(observed, ledger, _restarts(job.status, ledger), revision, asked, live, lost)
 
 

@@ -110,6 +110,9 @@ def _with_drivers(facts: Facts, spec: SinkJobSpec) -> Course:
         restarts, actions = stop(facts, (pod,), why)
         return Course(phase, restarts, actions, None, Trouble("StoppingDriver", why), upgrade)
     missing = unready(facts, pod)
+    if pod.commit_only:
+        upgrading = Course(Phase.UPGRADING, facts.restarts, stalled=_stuck(facts), waiting=_pending(facts))
+        return _settled(facts, facts.restarts) or upgrading
     phase = Phase.STARTING if missing is not None else Phase.FINISHING if facts.batch_decided else Phase.RUNNING
     stalled = missing if missing is not None and missing.reason == "InvalidImageName" else None
     if upgrade is not None and upgrade.reason == "NewCheckpoint":
@@ -120,7 +123,8 @@ def _with_drivers(facts: Facts, spec: SinkJobSpec) -> Course:
 def _reason_to_stop(facts: Facts, pod: DriverPod, spec: SinkJobSpec) -> str:
     """Why a live driver makes room for the next one; "" where it goes on."""
     if pod.commit_only:
-        return "" if _settled(facts, facts.restarts) else "the job works again"
+        goes_on = _settled(facts, facts.restarts) is not None or facts.foreign_pending(spec)
+        return "" if goes_on else "the job works again"
     if pod.revision != facts.revision:
         accepted = spec.upgrade.mode != "Stateless" or "NewCheckpoint" in spec.recovery.accept
         return "the manifest has changed" if accepted else ""

@@ -82,11 +82,14 @@ def selector(job: str) -> str:
     return f"{MANAGED_BY_LABEL}={MANAGED_BY},{JOB_LABEL}={job}"
 
 
-def intent(spec: SinkJobSpec) -> str:
-    """What a person asks for: revision, restart nonce, word of recovery. A new one is a new try, without waiting."""
+def intent(spec: SinkJobSpec, revision: str = "") -> str:
+    """What a person asks for: revision, restart nonce, word of recovery. A new one is a new try, without waiting.
+
+    `revision` is the spec's, where the caller knows it already: it is costly to make.
+    """
     word = ",".join([str(spec.recovery.nonce), *sorted(spec.recovery.accept)])
     digest = hashlib.sha256(word.encode()).hexdigest()[:DIGEST_LENGTH]
-    return f"{revision_of(spec)}/{spec.restart_nonce}/{digest}"
+    return f"{revision or revision_of(spec)}/{spec.restart_nonce}/{digest}"
 
 
 def run_of(intended: str) -> str:

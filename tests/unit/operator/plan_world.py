@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sinkoperator import names
@@ -34,7 +36,7 @@ RAW: dict[str, Any] = {
     "checkpoint": {"location": "s3a://bucket/checkpoint"},
     "sinks": [{"name": "lake", "type": "file", "options": {"path": "s3a://bucket/out"}}],
 }
-BATCH = {"mode": "Batch", "source": {"format": "parquet", "path": "s3a://bucket/in"}}
+BATCH: dict[str, Any] = {"mode": "Batch", "source": {"format": "parquet", "path": "s3a://bucket/in"}}
 
 
 def raw_of(**changes: Any) -> dict[str, Any]:
@@ -44,6 +46,12 @@ def raw_of(**changes: Any) -> dict[str, Any]:
 
 def read(raw: Mapping[str, Any]) -> tuple[SinkJobSpec | None, ManifestError | None]:
     """The spec, or what is wrong with it."""
+    return _read(json.dumps(raw))
+
+
+@cache
+def _read(text: str) -> tuple[SinkJobSpec | None, ManifestError | None]:
+    raw = json.loads(text)
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": NAME, "namespace": "data"}, "spec": raw}
     try:
         return parse_object(body).spec, None
