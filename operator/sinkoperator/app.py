@@ -23,16 +23,20 @@ from sinkoperator.commits.nursery import Nursery
 from sinkoperator.commits.pool import Pool
 from sinkoperator.commits.settings import WorkerSettings
 from sinkoperator.duty import Duty
+from sinkoperator.events import Events
 from sinkoperator.handlers import Hints
 from sinkoperator.leases import Leases
 from sinkoperator.membership import LeaseSettings
+from sinkoperator.metrics import OperatorMetrics
 from sinkoperator.observed import PlanSettings
 from sinkoperator.settings import Settings
+from sinkoperator.telling import Telling
+from sinkoperator.web import Answer, serve
 from sinkoperator.work_queue import QueueSettings, WorkQueue
 from sinkoperator.world import Key, World
 from sinkruntime.environment import Environment
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.kube import Api, ApiError, Object
+from sinkruntime.kube import Api, ApiError
 from sinkruntime.ledger.configmap import ConfigMapLedgerStore, LedgerPlace
 from sinkruntime.ledger.store import LedgerStore
 from sinkruntime.protocol.ledger import Ledger
@@ -47,11 +51,6 @@ LEDGER_PAUSE_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 
 
-class _Events:
-    def post(self, job: Object, reason: str, message: str, *, warning: bool) -> None:
-        log.info("%s %s", reason, message)
-
-
 class Operator:
     """See the module. Implements `commits.manager.Outside`."""
 
@@ -62,16 +61,20 @@ class Operator:
         self._stack = AsyncExitStack()
         self.world = World(api, settings.namespaces, self._hint)
         self.hints = Hints(settings.namespaces, self.world.see, environment)
-        self.queue: WorkQueue[Key] = WorkQueue(self._look, QueueSettings(settings.concurrency), environment)
+        self.metrics = OperatorMetrics(environment, per_job=settings.metrics_per_job)
+        self.events = Events(api, environment, settings.identity)
+        self.telling = Telling(self.metrics, self.events, self.world)
+        queue_settings = QueueSettings(settings.concurrency)
+        self.queue: WorkQueue[Key] = WorkQueue(self._look, queue_settings, environment, self.metrics)
         self.duty = Duty(settings.shards, self.world.keys, self.queue)
         self.nursery = Nursery(worker_settings(settings))
         self.pool = Pool(self.nursery, worker_settings(settings), environment.clock)
         self.manager = Manager(api, self.pool, self, environment)
         self.coordinators = Coordinators(self.manager)
         self.leases = Leases(api, lease_settings(settings), environment, self.duty)
-        self.duty.join(self.leases.holds, self.manager)
-        outside = Outside(api, self.world, environment, self.coordinators, _Events(), self.duty.begins)
+        outside = Outside(api, self.world, environment, self.coordinators, self.telling, self.duty.begins)
         self.reconciler = assemble(outside, plan_settings(settings))
+        self.duty.join(self.leases.holds, self.manager, self.reconciler.forget)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, then end in order. Raises `ConfigurationError` where rights are missing, and whatever ends a
@@ -79,6 +82,10 @@ class Operator:
         try:
             await rights.check(self._api, self._settings.namespaces)
             await self.nursery.start()
+            self._measure()
+            await self._stack.enter_async_context(self.events)
+            if self._settings.metrics_port:
+                await self._stack.enter_async_context(serve({"/metrics": self._page}, self._settings.metrics_port))
             await self._stack.enter_async_context(self.world)
             background = [
                 asyncio.create_task(self.hints.run(), name="hints"),
@@ -94,6 +101,19 @@ class Operator:
             await self.pool.stop()
             await self.nursery.stop()
             await self._stack.aclose()
+
+    def _measure(self) -> None:
+        """Join the metrics with what they measure."""
+        self._api.on_request = self.metrics.requested
+        self.metrics.coordinators = self.manager.metrics
+        self.metrics.shards(lambda: len(self.leases.held))
+        self.metrics.workers(lambda: len(self.pool.workers))
+        for kind, age_seconds in self.world.ages().items():
+            self.metrics.watch(kind, age_seconds)
+
+    async def _page(self) -> Answer:
+        content_type, text = await self.metrics.page()
+        return 200, content_type, text
 
     async def _work(self, stop: asyncio.Event, background: Iterable[asyncio.Task[None]]) -> None:
         """Hold shards until `stop`; a part that ends by itself ends all."""
@@ -153,6 +173,7 @@ class Operator:
 
     def observe(self, key: Key, ledger: Ledger) -> None:
         """See `commits.manager.Outside`."""
+        self.telling.observe(key, ledger)
 
     def changed(self, key: Key) -> None:
         """See `commits.manager.Outside`."""

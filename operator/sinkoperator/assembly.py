@@ -20,6 +20,10 @@ class Coordinators(apply.Coordinators, reconcile.Coordinators, Protocol):
     """All that is asked of `sinkoperator.commits.coordinators.Coordinators`."""
 
 
+class Telling(apply.Events, reconcile.Watcher, Protocol):
+    """All that is asked of `sinkoperator.telling.Telling`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """What the parts work with. `begins`: whether this replica may begin something new for the job."""
@@ -28,7 +32,7 @@ class Outside:
     world: World
     environment: Environment
     coordinators: Coordinators
-    events: apply.Events
+    telling: Telling
     begins: Callable[[Key], bool]
 
 
@@ -37,13 +41,14 @@ def assemble(outside: Outside, settings: PlanSettings) -> reconcile.Reconciler:
     refusals = reconcile.Refusals()
     api, world, environment = outside.api, outside.world, outside.environment
     kept = reconcile.kept(refusals, outside.coordinators)
-    services = apply.Services(api, world, environment, outside.coordinators, outside.events, outside.begins)
+    services = apply.Services(api, world, environment, outside.coordinators, outside.telling, outside.begins)
     parts = reconcile.Parts(
         gather=Gather(api, world, settings, environment, kept),
         plan=plan,
         apply=apply.Apply(services),
         publisher=Publisher(api, world, environment),
         coordinators=outside.coordinators,
+        watcher=outside.telling,
         holds=outside.begins,
     )
     return reconcile.Reconciler(parts, refusals)

@@ -36,12 +36,15 @@ class Duty:
         self._leased: Callable[[int], bool] = lambda shard: False
         self._stopping: set[int] = set()
         self._coordinators: Coordinators | None = None
+        self._forget: Callable[[Key], None] = lambda key: None
         self._drops: set[asyncio.Task[None]] = set()
 
-    def join(self, leased: Callable[[int], bool], coordinators: Coordinators) -> None:
-        """Told once, before anything is taken: whether a shard is held at this instant, and who commits."""
+    def join(self, leased: Callable[[int], bool], coordinators: Coordinators, forget: Callable[[Key], None]) -> None:
+        """Told once, before anything is taken: whether a shard is held at this instant, who commits, and who is told
+        of each job that is left."""
         self._leased = leased
         self._coordinators = coordinators
+        self._forget = forget
 
     def holds(self, key: Key) -> bool:
         """Whether work that was begun may go on: a coordinator's call of a target."""
@@ -66,6 +69,7 @@ class Duty:
         await asyncio.gather(*(self._queue.finish(key) for key in looks))
         coordinated = self._of([shard], self._coordinators.keys())
         await asyncio.gather(*(self._coordinators.stop(key) for key in coordinated))
+        self._leave([shard])
 
     def lost(self, shards: frozenset[int]) -> None:
         """See `leases.Worker`: what is under way is cut off; the next holder probes what may have happened."""
@@ -77,6 +81,11 @@ class Duty:
             drop = asyncio.create_task(self._coordinators.drop(key), name=f"drop {key}")
             self._drops.add(drop)
             drop.add_done_callback(self._drops.discard)
+        self._leave(shards)
+
+    def _leave(self, shards: Iterable[int]) -> None:
+        for key in self._of(shards, self._jobs()):
+            self._forget(key)
 
     def _shard(self, key: Key) -> int:
         return shard_of(*key, self._shards)

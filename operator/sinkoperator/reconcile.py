@@ -40,6 +40,16 @@ class Coordinators(Protocol):
         """End it, where there is one."""
 
 
+class Watcher(Protocol):
+    """Who is told of looks; see `sinkoperator.telling`."""
+
+    def looked(self, key: Key, observed: Observed, decision: Decision) -> None:
+        """A look is over, and what it planned is done."""
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a look is made with. `holds`: whether this replica works on the job at this instant."""
@@ -49,6 +59,7 @@ class Parts:
     apply: Apply
     publisher: Publisher
     coordinators: Coordinators
+    watcher: Watcher
     holds: Callable[[Key], bool]
 
 
@@ -89,7 +100,8 @@ class Reconciler:
         if gathered is not None and needs_live(parts.plan(gathered.observed)):
             gathered = await parts.gather.live(key)
         if gathered is None:
-            await self._forget(key)
+            await self._parts.coordinators.stop(key)
+            self.forget(key)
             return None
         return await self._do(key, gathered, parts.plan(gathered.observed))
 
@@ -105,6 +117,8 @@ class Reconciler:
         except Conflict as conflict:
             log.debug("%s/%s has changed meanwhile: %s", *key, conflict.message)
             return AT_ONCE_SECONDS
+        if applied.refused is None:
+            parts.watcher.looked(key, gathered.observed, decision)
         news = self._refusals.put(key, applied.refused)
         return self._next(decision, applied, wait, news)
 
@@ -119,10 +133,10 @@ class Reconciler:
             times.append(AT_ONCE_SECONDS)  # so that the status tells of it
         return min(times)
 
-    async def _forget(self, key: Key) -> None:
-        """The SinkJob is gone: nothing of it is kept in this process."""
-        await self._parts.coordinators.stop(key)
+    def forget(self, key: Key) -> None:
+        """The SinkJob is gone, or another replica's: nothing of it is kept in this process."""
         self._parts.publisher.forget(key)
+        self._parts.watcher.forget(key)
         self._refusals.put(key, None)
 
 

@@ -49,6 +49,7 @@ class Settings:
     shutdown_seconds: float
     health_port: int
     metrics_port: int
+    metrics_per_job: bool
     log_format: str
     log_level: str
 
@@ -150,6 +151,8 @@ OPTIONS: Sequence[Option] = (
             type=DURATION, default="25s"),
     _option("--health-port", "Port of /healthz and /readyz; 0: none.", type=PORT, default=8080),
     _option("--metrics-port", "Port of /metrics, for Prometheus; 0: none.", type=PORT, default=9090),
+    _option("--metrics-per-job/--no-metrics-per-job", "Whether metrics are told job by job, or as sums over all jobs.",
+            default=True),
     _option("--log-format", "One line of text, or one JSON object, for each log message.",
             type=click.Choice(["json", "text"]), default="json"),
     _option("--log-level", "Log messages of this level and above go to standard error.",

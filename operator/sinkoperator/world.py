@@ -147,6 +147,11 @@ class World:
         """For how long the watch that is worst off has heard nothing; bookmarks count."""
         return max(watch.age_seconds() for watch in self._watches)
 
+    def ages(self) -> dict[str, Callable[[], float]]:
+        """The same for each kind that is watched here."""
+        children = {POD: self.pods, CONFIG_MAP: self.config_maps, CONTROLLER_REVISION: self.revisions}
+        return {kind.name: each.age_seconds for kind, each in children.items()}
+
     def job(self, key: Key) -> Object | None:
         """The SinkJob as it was last seen."""
         return self._jobs.get(key)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkoperator import names
-from sinkoperator.actions import BeginAbort, RunCoordinator
+from sinkoperator.actions import BeginAbort, Decision, RunCoordinator
 from sinkoperator.assembly import Outside, assemble
 from sinkoperator.observed import CoordinatorFacts, Observed, PlanSettings
 from sinkoperator.reconcile import Reconciler
@@ -54,6 +54,12 @@ class Told:
     def post(self, job: Object, reason: str, message: str, *, warning: bool) -> None:
         """See `apply.Events`."""
         self.events.append(reason)
+
+    def looked(self, key: Key, observed: Observed, decision: Decision) -> None:
+        """See `reconcile.Watcher`."""
+
+    def forget(self, key: Key) -> None:
+        """See `reconcile.Watcher`."""
 
     def facts(self, key: Key) -> CoordinatorFacts:
         """See `assembly.Coordinators`."""
