@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pydantic import ValidationError
+
 from sinkoperator.actions import BeginAbort, RunCoordinator
 from sinkoperator.commits.manager import Charge, Key, Manager
 from sinkoperator.observed import CoordinatorFacts, Observed, Trouble
@@ -33,8 +35,10 @@ class Coordinators:
         """See that it runs as the plan says."""
         spec = observed.job.spec
         if spec is None:  # not valid any more; pending checkpoints are committed by what was
-            kept = next(found for found in observed.revisions if found.name == action.revision)
-            spec = SinkJobSpec.model_validate(dict(kept.raw), by_alias=True, by_name=False)
+            spec = _kept(observed, action.revision)
+        if spec is None:
+            log.warning("%s/%s has no revision %s that can be read: nobody commits", *key, action.revision)
+            return
         charge = Charge(spec, action.revision, action.intent, action.driver_sinks, action.gone_below)
         self._manager.run(key, charge)
 
@@ -48,6 +52,15 @@ class Coordinators:
         """Put an abort on record; where no coordinator of ours works yet, a later look does."""
         if not await self._manager.abort(key, action.first, action.who, action.reason):
             log.info("the abort of %s/%s from checkpoint %d waits for its coordinator", *key, action.first)
+
+
+def _kept(observed: Observed, revision: str) -> SinkJobSpec | None:
+    """The spec in a ControllerRevision; None where it is missing, or no spec (any more)."""
+    raw = next((dict(found.raw) for found in observed.revisions if found.name == revision), {})
+    try:
+        return SinkJobSpec.model_validate(raw, by_alias=True, by_name=False)
+    except ValidationError:
+        return None
 
 
 def _told(error: SinkjobError) -> Trouble:

@@ -17,8 +17,8 @@ from sinkruntime.api import Answer, CommitRequest, Lineage
 from sinkruntime.protocol.garbage import Garbage
 
 HEAD = struct.Struct("!I")
-#: A checkpoint's committables are a few MiB at most (DESIGN §3.4).
-FRAME_BYTES_MAX = 64 * 1024 * 1024
+#: The largest payload (`ledger.payloads.UNPACKED_BYTES_MAX`) in base64, with its lineage; nearly all are far smaller.
+FRAME_BYTES_MAX = 160 * 1024 * 1024
 #: A sink's texts, as they come from a worker.
 TEXT_CHARS_MAX = 2000
 

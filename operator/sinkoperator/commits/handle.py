@@ -96,11 +96,15 @@ class WorkerHandle(SinkHandle):
         self._renew_at = self._backing.clock.monotonic() + seconds if seconds else 0.0
 
     async def close(self, timeout_seconds: float) -> None:
-        """Close the sink, and end its process; an error is logged there."""
+        """Close the sink, and end its process: at once where the shard is lost. An error is logged there."""
         worker, self._proxy.worker = self._proxy.worker, None
         self._committer = self._aggregated = None
-        if worker is not None:
-            await worker.close(timeout_seconds)
+        if worker is None:
+            return
+        if self._backing.holds():
+            await worker.close(min(timeout_seconds, CLOSE_SECONDS))
+        else:
+            worker.kill("this replica does not work on the job any more")
 
 
 class Backing:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkoperator.commits import frames
+from sinkoperator.commits.allowance import LINES_PER_SECOND, Allowance
 from sinkoperator.commits.frames import BadFrame, Json
 from sinkoperator.commits.nursery import Child, Nursery
 from sinkruntime.coordinator.runner import NotStarted, OutOfTime
@@ -69,6 +70,7 @@ class Worker:
         self._ids = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._under_way: set[int] = set()  # sent and not answered, whether or not anyone waits
+        self._allowance = Allowance(2 * LINES_PER_SECOND, asyncio.get_running_loop().time)
         self._reading: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -152,6 +154,8 @@ class Worker:
 
     def _take(self, frame: Json) -> None:
         if "log" in frame:
+            if not self._allowance.spend():
+                return
             text = str(frame["log"])[: frames.TEXT_CHARS_MAX]
             output.info("%s: %s", self.owner, text, extra={"sinkjob": self.owner.facts})
             return

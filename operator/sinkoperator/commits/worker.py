@@ -13,11 +13,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sinkoperator.commits import frames
+from sinkoperator.commits.allowance import LINES_PER_SECOND, Allowance
 from sinkoperator.commits.egress import Egress
 from sinkoperator.commits.frames import BadFrame, Json
 from sinkoperator.commits.guard import Guard
@@ -31,9 +32,8 @@ OUT_OF_MEMORY = 86
 #: Address space of a thread counts against the memory limit; the default would be 8 MiB.
 STACK_BYTES = 2 * 1024 * 1024
 
-#: Bounds of what a worker's output may fill the operator's log with.
+#: Longer lines of output are cut.
 LINE_CHARS_MAX = 2000
-LINES_PER_SECOND = 50
 
 
 def serve(connection: socket.socket, folder: Path) -> int:
@@ -163,40 +163,15 @@ class _Worker:
         threading.Thread(target=self._forward, args=(reading,), daemon=True).start()
 
     def _forward(self, reading: int) -> None:
-        allowance = _Allowance(LINES_PER_SECOND, time.monotonic)
+        allowance = Allowance(LINES_PER_SECOND, time.monotonic)
         with open(reading, encoding="utf-8", errors="replace", newline="\n") as lines:
             while line := lines.readline(LINE_CHARS_MAX):
                 text = line.rstrip("\n")
                 if text and allowance.spend():
-                    left_out = f" ({allowance.taken_out()} lines left out before)" if allowance.left_out else ""
-                    self._send({"log": self._hidden(text) + left_out})
+                    missing = allowance.left_out()
+                    note = f" ({missing} lines before it are left out)" if missing else ""
+                    self._send({"log": self._hidden(text) + note})
 
 
 #: As the command line's: shorter values are no secrets, and hiding them would garble every text.
 SECRET_CHARS_MIN = 6
-
-
-class _Allowance:
-    """So many a second, and a count of those above it."""
-
-    def __init__(self, per_second: int, monotonic: Callable[[], float]) -> None:
-        self._per_second = per_second
-        self._monotonic = monotonic
-        self._second = 0
-        self._spent = 0
-        self.left_out = 0
-
-    def spend(self) -> bool:
-        """Whether one more is within it."""
-        second = int(self._monotonic())
-        if second != self._second:
-            self._second, self._spent = second, 0
-        self._spent += 1
-        within = self._spent <= self._per_second
-        self.left_out += not within
-        return within
-
-    def taken_out(self) -> int:
-        """How many were above it since the last that was within."""
-        count, self.left_out = self.left_out, 0
-        return count

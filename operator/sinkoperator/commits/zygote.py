@@ -107,9 +107,8 @@ class Zygote:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            connection = socket.socket(fileno=os.dup(descriptor))
-            self.control.close()
-            os.close(descriptor)
+            close_all_but(descriptor)
+            connection = socket.socket(fileno=descriptor)
             folder = self._folder_of(os.getpid())
             confine(parent, asked)
             folder.mkdir(mode=0o700)
@@ -137,6 +136,12 @@ class Zygote:
     def _send(self, message: dict[str, object]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # the operator is gone, and the loop ends
             self.control.send(json.dumps(message).encode())
+
+
+def close_all_but(kept: int) -> None:
+    """Leave a child nothing of its parent's but the standard streams and its own socket."""
+    for low, high in ((3, kept), (kept + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])):
+        os.closerange(low, high)
 
 
 def confine(parent: int, asked: dict[str, int]) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from sinkruntime.api import Answer, CommitRequest
+from sinkruntime.coordinator.reports import worth_telling
 from sinkruntime.coordinator.runner import ABANDONED_MAX, OutOfTime, ThreadRunner, TooManyAbandoned
 from sinkruntime.coordinator.settings import CommitSettings
-from sinkruntime.protocol.ledger import Ledger, PartState
+from sinkruntime.protocol.events import Outcome, OutcomeKind
+from sinkruntime.protocol.ledger import Authority, Ledger, Part, PartState
 from tests.protocol.build import part_of
 from tests.unit.coordinator.world import FAST, Said, World, play, settled
 
@@ -45,6 +47,55 @@ def test_the_counters_tell_attempts_successes_failures_and_what_is_pending() -> 
     assert metrics.get("commit_failures", "a") == 3
     assert metrics.get("pending") == 1
     assert abs(metrics.get("last_commit_seconds", "a") - time.time()) < 60
+
+
+def test_the_ledger_tells_why_a_part_does_not_come_forward_once_per_reason() -> None:
+    async def scene(world: World) -> None:
+        world.target.say = lambda operation, request: Answer.RETRY_LATER if operation == "commit" else None
+        await world.begin()
+        async with world.working():
+            await world.decide(1)
+            ledger = await world.until(lambda ledger: part_of(ledger, 1, "a").reason != "")
+            part = part_of(ledger, 1, "a")
+            assert (part.state, part.reason, part.message) == (PartState.PENDING, "Said", "as the test says")
+            before = world.store.version
+            tries = world.target.count("commit")
+            while world.target.count("commit") < tries + 5:
+                await asyncio.sleep(0.005)
+            assert world.store.version == before
+            world.target.say = lambda operation, request: None
+            await world.until(settled)
+
+    play(scene)
+
+
+def test_one_failure_that_passes_is_not_written() -> None:
+    """As many writes as of a run without any failure."""
+
+    def once(operation: str, request: CommitRequest) -> Said:
+        return Answer.RETRY_LATER if operation == "commit" and request.retries == 0 else None
+
+    def writes(say: Callable[[str, CommitRequest], Said]) -> int:
+        async def scene(world: World) -> None:
+            world.target.say = say
+            await world.begin()
+            async with world.working():
+                await world.until(lambda ledger: ledger.closed.get(Authority.TOKEN, 0) == 1)
+                await world.decide(1)
+                await world.until(settled)
+
+        return play(scene).store.version
+
+    assert writes(once) == writes(lambda operation, request: None)
+
+
+@pytest.mark.parametrize("state", [PartState.IN_DOUBT, PartState.HELD])
+def test_what_is_in_doubt_or_held_is_never_made_pending_by_a_failure_to_begin(state: PartState) -> None:
+    failed = Outcome(1, "a", OutcomeKind.PROGRESS, reason="SecretNotFound")
+    assert not worth_telling(Part(state=state), failed, 9)
+    assert worth_telling(Part(), failed, 2)
+    assert not worth_telling(Part(), failed, 1)
+    assert not worth_telling(Part(reason="CommittableLost"), failed, 2)
 
 
 def test_each_round_is_one_structured_log_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -128,6 +128,14 @@ def test_where_there_is_a_cluster_files_and_variables_are_refused(tmp_path: Path
             read_options_from(entries(entry), places, PATH)
 
 
+def test_objects_can_be_given_themselves_in_place_of_their_folders() -> None:
+    places = Places({"lake": {"password": "hunter2\n"}}, {"plain": {"region": "eu"}})
+    both = entries({"secretRef": {"name": "lake"}}, {"configMapRef": {"name": "plain"}})
+    assert dict(read_options_from(both, places, PATH)) == {"password": "hunter2", "region": "eu"}
+    with pytest.raises(ManifestError, match=r"optionsFrom\[0\]: there is no Secret `other`$"):
+        read_options_from(entries({"secretRef": {"name": "other"}}), places, PATH)
+
+
 def test_secrets_show_their_names_and_hide_their_values() -> None:
     secrets = Secrets({"password": "hunter2", "pin": "hunter", "empty": ""})
     assert repr(secrets) == "Secrets(empty, password, pin)"
