@@ -76,16 +76,21 @@ class Leases:
         return self._member.lease if self._member is not None else ""
 
     @property
+    def lives(self) -> bool:
+        """Whether the own Lease is there and was renewed in time: the API server takes this replica's writes."""
+        return self._member is not None and self._member.live()
+
+    @property
     def held(self) -> frozenset[int]:
         """The shards that this replica may work on at this instant."""
-        if self._member is None or not self._member.live():
+        if not self.lives:
             return frozenset()
         return frozenset(shard for shard, state in self._states.items() if state is not _State.STOPPED)
 
     def holds(self, shard: int) -> bool:
         """Whether work on this shard may begin at this instant; True while the shard is being stopped, too."""
         state = self._states.get(shard, _State.STOPPED)
-        return state is not _State.STOPPED and self._member is not None and self._member.live()
+        return state is not _State.STOPPED and self.lives
 
     def hint(self, event: str, body: Mapping[str, Any]) -> None:
         """A watch has shown a Lease: looks at once where a shard may have become free. For `Watch.subscribe`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sinkoperator.health import Health, HealthSettings
 from sinkoperator.leases import VERBS, Leases
 from sinkoperator.membership import LeaseSettings
 from sinkruntime.environment import Environment
@@ -108,22 +109,25 @@ async def test_leases_deleted_by_hand_are_made_again(kubeconfig: Path, namespace
         await until(lambda: len(alone.leases.held) == SHARDS, 10.0)
 
 
-async def test_what_the_server_says_of_a_renewal_is_a_change_every_time(kubeconfig: Path, namespace: str) -> None:
-    """Also for the health check: a watch on our own Lease shows each renewal."""
-    async with (
-        replica(kubeconfig, namespace, "alone") as alone,
-        await Api.connect(ApiSettings(kubeconfig=str(kubeconfig))) as api,
-        api.watch(LEASE, namespace) as watch,
-    ):
+async def test_each_renewal_is_a_change_that_a_watch_shows(kubeconfig: Path, namespace: str, api: Api) -> None:
+    """The health check counts on it; and a watch that has died is found out by it."""
+    async with replica(kubeconfig, namespace, "alone") as alone:
+        health = Health(alone.leases, Environment.real(), HealthSettings(echo_seconds=4.0))
         seen: list[str] = []
 
         def take(kind: str, lease: dict[str, Any]) -> None:
             if lease["metadata"]["name"] == alone.leases.own_lease:
                 seen.append(lease["spec"]["renewTime"])
 
-        watch.subscribe(take)
-        await until(lambda: len(set(seen)) >= 3, 10.0)
-        assert seen == sorted(seen)
+        async with api.watch(LEASE, namespace) as watch:
+            watch.subscribe(take)
+            watch.subscribe(health.lease_seen)
+            await until(lambda: len(set(seen)) >= 4, 12.0)
+            assert seen == sorted(seen)
+            assert health.alive().good
+            assert health.alive().facts["echo_age_seconds"] < 3.0
+        await until(lambda: not health.alive().good, 8.0)
+        assert alone.leases.lives
 
 
 @pytest.mark.parametrize("missing", VERBS)
