@@ -6,8 +6,7 @@ import asyncio
 import base64
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, cast
 from sinkoperator import names
 from sinkoperator.commits.frames import Json
 from sinkoperator.commits.manager import Charge, Key, Manager
+from sinkoperator.commits.nursery import Nursery
 from sinkruntime.api import Lineage
 from sinkruntime.driver.staging import Written
 from sinkruntime.environment import Environment, SystemClock
@@ -27,7 +27,7 @@ from sinkruntime.protocol.events import Decide, Event
 from sinkruntime.protocol.ledger import Ledger, Part
 from sinkruntime.spec.models import SinkJobSpec
 from tests.protocol.build import decision, running
-from tests.unit.operator.commit_world import Place, place, spec
+from tests.unit.operator.commit_world import Place, Stage, place, spec
 
 KEY: Key = ("team", "flights")
 FAST = {"timeout": "2s", "maxTimeout": "4s", "retry": {"initialBackoff": "10ms", "maxBackoff": "40ms"}}
@@ -133,26 +133,20 @@ def _once(ledger: Ledger, event: Decide) -> Event | None:
     return None if ledger.decided >= event.record.number else event
 
 
-@asynccontextmanager
-async def jobs(tmp_path: Path, **changes: Any) -> AsyncIterator[Jobs]:
-    async with place(tmp_path, **changes) as there:
-        cluster = Cluster()
-        made = Jobs(there, cast(Manager, None), cluster)
-        made.manager = Manager(cast(Api, cluster), there.pool, made, made.environment)
-        try:
-            yield made
-        finally:
-            await made.manager.close(5.0)
-
-
-def play(tmp_path: Path, act: Callable[[Jobs], Coroutine[Any, Any, None]], **changes: Any) -> None:
+def play(stage: Stage, tmp_path: Path, act: Callable[[Jobs], Coroutine[Any, Any, None]]) -> None:
     """Run a scene."""
 
-    async def run() -> None:
-        async with jobs(tmp_path, **changes) as made:
-            await act(made)
+    async def run(nursery: Nursery) -> None:
+        async with place(tmp_path, nursery) as there:
+            cluster = Cluster()
+            made = Jobs(there, cast(Manager, None), cluster)
+            made.manager = Manager(cast(Api, cluster), there.pool, made, made.environment)
+            try:
+                await act(made)
+            finally:
+                await made.manager.close(5.0)
 
-    asyncio.run(run())
+    stage.run(run)
 
 
 def settled(ledger: Ledger) -> bool:

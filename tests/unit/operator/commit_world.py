@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,22 +98,58 @@ class Place:
 
 
 @asynccontextmanager
-async def place(
-    tmp_path: Path, settings: WorkerSettings = SETTINGS, environ: Mapping[str, str] | None = None, **changes: Any
-) -> AsyncIterator[Place]:
-    """Workers for the time of a test."""
+async def place(tmp_path: Path, nursery: Nursery | None = None, **changes: Any) -> AsyncIterator[Place]:
+    """Workers for the time of a test; from a clean parent of its own unless one is given."""
     target = tmp_path / "target"
     target.mkdir(exist_ok=True)
-    settings = replace(settings, **changes)
-    python_path = install(tmp_path / "installed")
-    nursery = Nursery(settings, {**(os.environ if environ is None else environ), "PYTHONPATH": python_path})
-    await nursery.start()
-    pool = Pool(nursery, settings, SystemClock())
+    settings = replace(SETTINGS, **changes)
+    own = nursery or await start(tmp_path, os.environ)
+    pool = Pool(own, settings, SystemClock())
     try:
-        yield Place(target, nursery, pool)
+        yield Place(target, own, pool)
     finally:
         await pool.stop()
-        await nursery.stop()
+        if own is not nursery:
+            await own.stop()
+
+
+async def start(folder: Path, environ: Mapping[str, str]) -> Nursery:
+    """A clean parent with the test's sink installed."""
+    nursery = Nursery(SETTINGS, {**environ, "PYTHONPATH": install(folder / "installed")})
+    await nursery.start()
+    return nursery
+
+
+class Stage:
+    """A loop and a clean parent that the tests of a session share: starting one takes most of a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runner = asyncio.Runner()
+        self._nursery: Nursery | None = None
+
+    def play(self, tmp_path: Path, act: Callable[[Place], Coroutine[Any, Any, None]], **changes: Any) -> None:
+        """Run a scene."""
+        self.run(lambda nursery: _in_place(tmp_path, nursery, act, changes))
+
+    def run(self, scene: Callable[[Nursery], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine that is given the parent."""
+        if self._nursery is None:
+            self._nursery = self._runner.run(start(self._folder, os.environ))
+        self._runner.run(scene(self._nursery))
+
+    def close(self) -> None:
+        """End the parent."""
+        if self._nursery is not None:
+            self._runner.run(self._nursery.stop())
+        self._runner.close()
+
+
+async def _in_place(
+    tmp_path: Path, nursery: Nursery, act: Callable[[Place], Coroutine[Any, Any, None]], changes: Mapping[str, Any]
+) -> None:
+    async with place(tmp_path, nursery, **changes) as there:
+        await act(there)
 
 
 def lives(process: int) -> bool:
@@ -130,18 +166,3 @@ async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         await asyncio.sleep(0.01)
-
-
-@dataclass
-class Scene:
-    """Runs a coroutine with a place."""
-
-    tmp_path: Path
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    def play(self, act: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-        async def run() -> None:
-            async with place(self.tmp_path, **self.fields) as there:
-                await act(there)
-
-        asyncio.run(run())

@@ -16,10 +16,10 @@ from sinkruntime.protocol.events import RaiseToken
 from sinkruntime.protocol.ledger import CheckpointState, Ledger, PartState
 from tests.protocol.build import part_of
 from tests.unit.operator.commit_jobs import KEY, Jobs, play, settled
-from tests.unit.operator.commit_world import lives, until
+from tests.unit.operator.commit_world import Stage, lives, until
 
 
-def test_a_decision_is_committed_by_a_worker_and_settled(tmp_path: Path) -> None:
+def test_a_decision_is_committed_by_a_worker_and_settled(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1, ['{"n":1}', '{"n":2}'])
@@ -31,26 +31,30 @@ def test_a_decision_is_committed_by_a_worker_and_settled(tmp_path: Path) -> None
         ((key, metrics),) = jobs.manager.metrics()
         assert (key, metrics.get("commit_successes", "a")) == (KEY, 1)
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
 @pytest.mark.parametrize(
     ("tiers", "visible"),
     [("aggregated", ["aggregated-1-0"]), ("both", ["aggregated-1-0", "committer-1-0", "committer-1-1"])],
 )
-def test_every_kind_of_committer_works_through_a_worker(tmp_path: Path, tiers: str, visible: list[str]) -> None:
+def test_every_kind_of_committer_works_through_a_worker(
+    stage: Stage, tmp_path: Path, tiers: str, visible: list[str]
+) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest(tiers=tiers)))
         await jobs.decide(1, ['{"n":1}', '{"n":2}'])
         await jobs.until(settled)
         assert jobs.place.committed() == visible
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
 @pytest.mark.parametrize("how", ["hang", "crash", "hog"])
 @pytest.mark.parametrize("moment", ["commit", "committed"])
-def test_a_commit_whose_worker_is_lost_is_probed_and_lands_once(tmp_path: Path, how: str, moment: str) -> None:
+def test_a_commit_whose_worker_is_lost_is_probed_and_lands_once(
+    stage: Stage, tmp_path: Path, how: str, moment: str
+) -> None:
     """Lost before the target has it, or after: in either case unknown."""
 
     async def act(jobs: Jobs) -> None:
@@ -63,30 +67,34 @@ def test_a_commit_whose_worker_is_lost_is_probed_and_lands_once(tmp_path: Path, 
         assert len(jobs.place.calls("commit")) == (2 if moment == "commit" else 1)
         assert len({call[-1] for call in jobs.place.calls("open")}) == 2
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_committable_that_the_sink_updates_is_kept_and_committed_in_its_new_form(tmp_path: Path) -> None:
+def test_a_committable_that_the_sink_updates_is_kept_and_committed_in_its_new_form(
+    stage: Stage, tmp_path: Path
+) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1, ['{"n":"update"}', '{"n":2}'])
         await jobs.until(settled)
         assert (jobs.place.folder / "committer-1-0").read_text() == '{"n": "updated"}'
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_committable_of_an_unknown_version_is_held(tmp_path: Path) -> None:
+def test_a_committable_of_an_unknown_version_is_held(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1, ["no json"])
         ledger = await jobs.until(lambda ledger: part_of(ledger, 1, "a").state is PartState.HELD)
         assert part_of(ledger, 1, "a").reason == "JSONDecodeError"
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_missing_secret_is_told_in_the_ledger_and_the_commit_goes_on_when_it_is_there(tmp_path: Path) -> None:
+def test_a_missing_secret_is_told_in_the_ledger_and_the_commit_goes_on_when_it_is_there(
+    stage: Stage, tmp_path: Path
+) -> None:
     async def act(jobs: Jobs) -> None:
         manifest = jobs.manifest()
         manifest["sinks"][0]["optionsFrom"] = [{"secretRef": {"name": "login"}}]
@@ -102,10 +110,10 @@ def test_a_missing_secret_is_told_in_the_ledger_and_the_commit_goes_on_when_it_i
         await jobs.until(settled)
         assert jobs.manager.trouble(KEY) is None
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_rotated_secret_is_read_again_and_used_in_a_fresh_worker(tmp_path: Path) -> None:
+def test_a_rotated_secret_is_read_again_and_used_in_a_fresh_worker(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         manifest = jobs.manifest()
         manifest["sinks"][0]["optionsFrom"] = [{"secretRef": {"name": "login"}}]
@@ -119,10 +127,10 @@ def test_a_rotated_secret_is_read_again_and_used_in_a_fresh_worker(tmp_path: Pat
         await jobs.until(settled)
         assert len({call[-1] for call in jobs.place.calls("open")}) >= 2
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_nothing_is_issued_once_the_lease_is_lost(tmp_path: Path) -> None:
+def test_nothing_is_issued_once_the_lease_is_lost(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1)
@@ -137,10 +145,10 @@ def test_nothing_is_issued_once_the_lease_is_lost(tmp_path: Path) -> None:
         assert not jobs.manager.runs(KEY)
         assert jobs.place.pool.workers == ()
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_dropping_a_job_kills_what_is_under_way(tmp_path: Path) -> None:
+def test_dropping_a_job_kills_what_is_under_way(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         jobs.place.behave("commit", "hang")
         await jobs.begin(jobs.charge(jobs.manifest()))
@@ -150,10 +158,12 @@ def test_dropping_a_job_kills_what_is_under_way(tmp_path: Path) -> None:
         await asyncio.wait_for(jobs.manager.drop(KEY), 5.0)
         await until(lambda: not lives(process))
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_another_intent_replaces_the_coordinator_in_order_and_the_same_one_does_not(tmp_path: Path) -> None:
+def test_another_intent_replaces_the_coordinator_in_order_and_the_same_one_does_not(
+    stage: Stage, tmp_path: Path
+) -> None:
     async def act(jobs: Jobs) -> None:
         charge = jobs.charge(jobs.manifest())
         await jobs.begin(charge)
@@ -167,10 +177,10 @@ def test_another_intent_replaces_the_coordinator_in_order_and_the_same_one_does_
         assert ledger.token == 2
         assert jobs.place.committed() == ["committer-1-0"]
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_person_s_word_reaches_the_running_coordinator(tmp_path: Path) -> None:
+def test_a_person_s_word_reaches_the_running_coordinator(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         manifest = jobs.manifest()
         await jobs.begin(jobs.charge(manifest))
@@ -181,10 +191,10 @@ def test_a_person_s_word_reaches_the_running_coordinator(tmp_path: Path) -> None
         ledger = await jobs.until(lambda ledger: bool(ledger.aborts))
         assert (ledger.aborts[0].first, ledger.aborts[0].who) == (1, "SinkJob team/flights")
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_an_abort_is_put_on_record_by_the_coordinator_in_its_tenure_only(tmp_path: Path) -> None:
+def test_an_abort_is_put_on_record_by_the_coordinator_in_its_tenure_only(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         jobs.place.behave("commit", "raise")
         assert not await jobs.manager.abort(KEY, 1, "operator", "deletionPolicy: Abort")
@@ -198,10 +208,10 @@ def test_an_abort_is_put_on_record_by_the_coordinator_in_its_tenure_only(tmp_pat
             CheckpointState.ABORTING, "operator", "deletionPolicy: Abort",
         )  # fmt: skip
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_one_that_was_overtaken_begins_again_only_while_the_shard_is_held(tmp_path: Path) -> None:
+def test_one_that_was_overtaken_begins_again_only_while_the_shard_is_held(stage: Stage, tmp_path: Path) -> None:
     async def overtake(jobs: Jobs) -> Ledger:
         return (await change(jobs.store, _raise, jobs.environment, 5.0)).ledger
 
@@ -214,14 +224,14 @@ def test_one_that_was_overtaken_begins_again_only_while_the_shard_is_held(tmp_pa
         await until(lambda: not jobs.manager.runs(KEY))
         assert (await jobs.ledger()).holder == "another"
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
 def _raise(ledger: Ledger) -> RaiseToken | None:
     return None if ledger.holder == "another" else RaiseToken(ledger.token + 1, "another")
 
 
-def test_a_ledger_that_is_lost_is_told_and_another_tenure_begins_when_it_is_back(tmp_path: Path) -> None:
+def test_a_ledger_that_is_lost_is_told_and_another_tenure_begins_when_it_is_back(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         text, jobs.store.text = jobs.store.text, None
@@ -234,10 +244,10 @@ def test_a_ledger_that_is_lost_is_told_and_another_tenure_begins_when_it_is_back
         await jobs.until_begun()
         assert jobs.manager.trouble(KEY) is None
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_stopping_waits_for_what_runs_and_tells_it(tmp_path: Path) -> None:
+def test_stopping_waits_for_what_runs_and_tells_it(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1)
@@ -248,10 +258,10 @@ def test_stopping_waits_for_what_runs_and_tells_it(tmp_path: Path) -> None:
         assert record is None or part_of(await jobs.ledger(), 1, "a").state in (PartState.COMMITTED, PartState.CLEANED)
         assert jobs.place.pool.workers == ()
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_stopping_a_hung_one_takes_its_time_only(tmp_path: Path) -> None:
+def test_stopping_a_hung_one_takes_its_time_only(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         jobs.place.behave("recover", "hang")
         manifest = jobs.manifest()
@@ -263,10 +273,10 @@ def test_stopping_a_hung_one_takes_its_time_only(tmp_path: Path) -> None:
         await asyncio.wait_for(jobs.manager.stop(KEY, patience_seconds=0.5), 8.0)
         assert not jobs.manager.runs(KEY)
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_pending_checkpoint_is_committed_with_the_sinks_of_its_own_revision(tmp_path: Path) -> None:
+def test_a_pending_checkpoint_is_committed_with_the_sinks_of_its_own_revision(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         old = tmp_path / "old"
         old.mkdir()
@@ -280,10 +290,10 @@ def test_a_pending_checkpoint_is_committed_with_the_sinks_of_its_own_revision(tm
         assert [file.name for file in old.glob("committer-*")] == ["committer-1-0"]
         assert jobs.place.committed() == ["committer-2-0"]
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_revision_without_the_sink_is_refused(tmp_path: Path) -> None:
+def test_a_revision_without_the_sink_is_refused(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         manifest = jobs.manifest()
         other = jobs.manifest()
@@ -294,10 +304,10 @@ def test_a_revision_without_the_sink_is_refused(tmp_path: Path) -> None:
         ledger = await jobs.until(lambda ledger: part_of(ledger, 1, "a").state is PartState.HELD)
         assert part_of(ledger, 1, "a").reason == "UnknownSink"
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_a_lost_revision_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_lost_revision_is_told_and_tried_again(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1, revision="rev-0")
@@ -305,10 +315,10 @@ def test_a_lost_revision_is_told_and_tried_again(tmp_path: Path) -> None:
         jobs.charge(jobs.manifest(), revision="rev-0")
         await jobs.until(settled)
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)
 
 
-def test_commits_go_on_after_the_clean_parent_was_killed(tmp_path: Path) -> None:
+def test_commits_go_on_after_the_clean_parent_was_killed(stage: Stage, tmp_path: Path) -> None:
     async def act(jobs: Jobs) -> None:
         await jobs.begin(jobs.charge(jobs.manifest()))
         await jobs.decide(1)
@@ -320,4 +330,4 @@ def test_commits_go_on_after_the_clean_parent_was_killed(tmp_path: Path) -> None
         await jobs.until(settled)
         assert jobs.place.committed() == ["committer-1-0", "committer-2-0"]
 
-    play(tmp_path, act)
+    play(stage, tmp_path, act)

@@ -10,7 +10,7 @@ import pytest
 from sinkoperator.commits.process import Worker
 from sinkoperator.commits.settings import WorkerSettings
 from sinkruntime.coordinator.runner import NotStarted
-from tests.unit.operator.commit_world import Place, Scene, until
+from tests.unit.operator.commit_world import Place, Stage, until
 
 
 def rest(place: Place, *workers: Worker) -> None:
@@ -18,7 +18,7 @@ def rest(place: Place, *workers: Worker) -> None:
         place.pool.rest(worker)
 
 
-def test_the_worker_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+def test_the_worker_that_was_used_longest_ago_makes_room(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         first, second = await place.open(job="first"), await place.open(job="second")
         rest(place, second, first)
@@ -27,10 +27,12 @@ def test_the_worker_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None
         assert not first.gone
         assert set(place.pool.workers) == {first, third}
 
-    Scene(tmp_path, {"workers": 3, "workers_per_namespace": 2}).play(act)
+    stage.play(tmp_path, act, workers=3, workers_per_namespace=2)
 
 
-def test_a_worker_in_use_is_not_closed_for_another_job_which_waits_for_its_time_only(tmp_path: Path) -> None:
+def test_a_worker_in_use_is_not_closed_for_another_job_which_waits_for_its_time_only(
+    stage: Stage, tmp_path: Path
+) -> None:
     async def act(place: Place) -> None:
         busy = await place.open()
         with pytest.raises(NotStarted, match=r"no worker process was free within 0\.2 s"):
@@ -41,10 +43,10 @@ def test_a_worker_in_use_is_not_closed_for_another_job_which_waits_for_its_time_
         assert not (await place.open()).gone
         assert busy.gone
 
-    Scene(tmp_path, {"workers": 1}).play(act)
+    stage.play(tmp_path, act, workers=1)
 
 
-def test_a_namespace_cannot_take_every_slot(tmp_path: Path) -> None:
+def test_a_namespace_cannot_take_every_slot(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         for _ in range(2):
             await place.open(namespace="greedy")
@@ -53,10 +55,10 @@ def test_a_namespace_cannot_take_every_slot(tmp_path: Path) -> None:
         await place.open(namespace="modest", seconds=5.0)
         assert len(place.pool.workers) == 3
 
-    Scene(tmp_path, {"workers": 3, "workers_per_namespace": 3}).play(act)
+    stage.play(tmp_path, act, workers=3, workers_per_namespace=3)
 
 
-def test_a_job_that_waits_once_is_not_behind_a_job_that_waits_often(tmp_path: Path) -> None:
+def test_a_job_that_waits_once_is_not_behind_a_job_that_waits_often(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         busy = await place.open(job="busy")
         served: list[str] = []
@@ -74,10 +76,10 @@ def test_a_job_that_waits_once_is_not_behind_a_job_that_waits_often(tmp_path: Pa
         await asyncio.gather(*tasks)
         assert served == ["many", "one", "many", "many"]
 
-    Scene(tmp_path, {"workers": 1}).play(act)
+    stage.play(tmp_path, act, workers=1)
 
 
-def test_whoever_gives_up_waiting_leaves_no_slot_taken(tmp_path: Path) -> None:
+def test_whoever_gives_up_waiting_leaves_no_slot_taken(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         busy = await place.open()
         waiting = asyncio.create_task(place.open())
@@ -88,10 +90,10 @@ def test_whoever_gives_up_waiting_leaves_no_slot_taken(tmp_path: Path) -> None:
         await until(lambda: place.pool.workers == ())
         assert not (await place.open(seconds=5.0)).gone
 
-    Scene(tmp_path, {"workers": 1}).play(act)
+    stage.play(tmp_path, act, workers=1)
 
 
-def test_an_idle_worker_closes_after_a_while(tmp_path: Path) -> None:
+def test_an_idle_worker_closes_after_a_while(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         idle, busy = await place.open(), await place.open()
         rest(place, idle)
@@ -99,7 +101,7 @@ def test_an_idle_worker_closes_after_a_while(tmp_path: Path) -> None:
         assert place.calls("close") != []
         assert not busy.gone
 
-    Scene(tmp_path, {"idle_seconds": 0.2}).play(act)
+    stage.play(tmp_path, act, idle_seconds=0.2)
 
 
 @pytest.mark.parametrize(("workers", "asked", "share"), [(16, 12, 12), (16, 99, 15), (2, 2, 1), (1, 12, 1), (16, 0, 1)])

@@ -18,7 +18,7 @@ from sinkoperator.commits.frames import Json
 from sinkoperator.commits.process import Unusable, Worker, WorkerGone
 from sinkruntime.coordinator.runner import NotStarted, OutOfTime
 from sinkruntime.errors import SinkjobError
-from tests.unit.operator.commit_world import HERE, Place, Scene, lives, opening, requests, spec, until
+from tests.unit.operator.commit_world import HERE, Place, Stage, lives, opening, place, requests, spec, start, until
 
 
 async def commit(worker: Worker, checkpoint: int = 1, seconds: float = 10.0) -> list[Json]:
@@ -31,7 +31,7 @@ def process_of(place: Place, at: int = -1) -> int:
     return int(place.calls("open")[at][-1])
 
 
-def test_a_commit_in_a_worker_is_visible_in_the_target_and_answered(tmp_path: Path) -> None:
+def test_a_commit_in_a_worker_is_visible_in_the_target_and_answered(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         worker = await place.open()
         assert worker.facts == {"committer": True, "aggregated": False, "version": 1}
@@ -41,11 +41,11 @@ def test_a_commit_in_a_worker_is_visible_in_the_target_and_answered(tmp_path: Pa
         assert place.committed() == ["committer-1-0"]
         assert process_of(place) != os.getpid()
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
 def test_a_hung_target_is_killed_after_its_time_and_stalls_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(place: Place) -> None:
         hung = await place.open(job="hung")
@@ -62,7 +62,7 @@ def test_a_hung_target_is_killed_after_its_time_and_stalls_no_other(
         with pytest.raises(NotStarted):
             await commit(hung)
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
     assert any(
         "team/hung, sink a" in record.getMessage() and "killed" in record.getMessage() for record in caplog.records
     )
@@ -73,7 +73,7 @@ def test_a_hung_target_is_killed_after_its_time_and_stalls_no_other(
     [("crash", "SIGSEGV"), ("hog", "memory limit"), ("garble", "nonsense")],
 )
 def test_a_worker_that_dies_makes_its_calls_unknown_and_is_named_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, said: str
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, said: str
 ) -> None:
     async def act(place: Place) -> None:
         worker = await place.open(job="broken")
@@ -84,12 +84,12 @@ def test_a_worker_that_dies_makes_its_calls_unknown_and_is_named_in_the_log(
         assert (await commit(other, 2))[0]["answer"] == "committed"
         await until(lambda: not lives(process_of(place, 0)))
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
     (record,) = [record for record in caplog.records if "is gone" in record.getMessage()]
     assert "job team/broken, sink a" in record.getMessage()
 
 
-def test_what_a_sink_raises_arrives_with_its_name_and_the_worker_lives_on(tmp_path: Path) -> None:
+def test_what_a_sink_raises_arrives_with_its_name_and_the_worker_lives_on(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         worker = await place.open()
         place.behave("commit", "once raise")
@@ -100,17 +100,17 @@ def test_what_a_sink_raises_arrives_with_its_name_and_the_worker_lives_on(tmp_pa
         )  # fmt: skip
         assert (await commit(worker))[0]["answer"] == "committed"
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
-def test_a_committable_that_cannot_be_read_is_no_use_to_try_again(tmp_path: Path) -> None:
+def test_a_committable_that_cannot_be_read_is_no_use_to_try_again(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         worker = await place.open()
         pairs = [[[1, 1, 0, 1, 0], [9, "e30="]]]
         with pytest.raises(Unusable, match="version 9"):
             await worker.call("pre_commit", {"pairs": pairs}, 5.0)
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
 def test_the_operators_own_credentials_never_reach_a_worker(tmp_path: Path) -> None:
@@ -126,7 +126,15 @@ def test_the_operators_own_credentials_never_reach_a_worker(tmp_path: Path) -> N
         place.behave("commit", "look around")
         await commit(worker)
 
-    Scene(tmp_path, {"environ": own}).play(act)
+    async def scene() -> None:
+        nursery = await start(tmp_path, own)
+        try:
+            async with place(tmp_path, nursery) as there:
+                await act(there)
+        finally:
+            await nursery.stop()
+
+    asyncio.run(scene())
     found = json.loads((tmp_path / "target" / "environment.json").read_text())
     assert "mine" not in {value.strip("/") for value in found.values()}
     assert not [name for name in found if name.startswith(("KUBE", "GOOGLE_", "AZURE_"))]
@@ -135,14 +143,14 @@ def test_the_operators_own_credentials_never_reach_a_worker(tmp_path: Path) -> N
     }
 
 
-def test_code_that_the_operator_does_not_have_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_code_that_the_operator_does_not_have_is_refused_with_what_to_do(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         manifest = spec(place.folder)
         manifest["sinks"][0]["type"] = "os:PathLike"
         with pytest.raises(SinkjobError, match=r"spec\.sinks\[0\]\.type.*commit\.runOn: Job"):
             await place.open(opening(manifest))
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,9 @@ def test_code_that_the_operator_does_not_have_is_refused_with_what_to_do(tmp_pat
         ({"colour": "red"}, "spec.sinks[0].options.colour"),
     ],
 )
-def test_bad_options_are_told_by_their_path_and_free_the_slot(tmp_path: Path, options: Json, said: str) -> None:
+def test_bad_options_are_told_by_their_path_and_free_the_slot(
+    stage: Stage, tmp_path: Path, options: Json, said: str
+) -> None:
     async def act(place: Place) -> None:
         for _ in range(3):
             with pytest.raises(SinkjobError) as caught:
@@ -160,19 +170,19 @@ def test_bad_options_are_told_by_their_path_and_free_the_slot(tmp_path: Path, op
             assert said in caught.value.message
         assert place.pool.workers == ()
 
-    Scene(tmp_path, {"workers": 1}).play(act)
+    stage.play(tmp_path, act, workers=1)
 
 
-def test_a_sink_that_is_not_in_the_revision_is_no_use_to_try_again(tmp_path: Path) -> None:
+def test_a_sink_that_is_not_in_the_revision_is_no_use_to_try_again(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         with pytest.raises(Unusable, match="no sink b"):
             await place.open(opening(spec(place.folder), "b"))
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
 def test_secrets_are_hidden_in_answers_and_in_what_the_worker_prints(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
@@ -185,12 +195,12 @@ def test_secrets_are_hidden_in_answers_and_in_what_the_worker_prints(
         assert (answer["answer"], answer["message"]) == ("retry_later", "*** is not the password")
         await until(lambda: "client: password ***" in caplog.text)
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
     assert "job team/shy, sink a: the password *** was turned down" in caplog.text
     assert "open sesame" not in caplog.text
 
 
-def test_the_jobs_token_is_in_a_file_that_only_the_worker_can_read_and_is_renewed(tmp_path: Path) -> None:
+def test_the_jobs_token_is_in_a_file_that_only_the_worker_can_read_and_is_renewed(stage: Stage, tmp_path: Path) -> None:
     def identity(token: str) -> Json:
         environment = {"AWS_WEB_IDENTITY_TOKEN_FILE": "{folder}/token", "AWS_ROLE_ARN": "arn:job"}
         return {"files": {"token": token}, "environment": environment, "renew_seconds": 1800}
@@ -203,11 +213,11 @@ def test_the_jobs_token_is_in_a_file_that_only_the_worker_can_read_and_is_renewe
             await commit(worker)
             assert json.loads((place.folder / "token.json").read_text()) == {"token": token, "mode": "0o600"}
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
 def test_a_worker_reaches_no_forbidden_host_and_the_refusal_names_host_and_setting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
@@ -227,11 +237,11 @@ def test_a_worker_reaches_no_forbidden_host_and_the_refusal_names_host_and_setti
         listener.close()
         await listener.wait_closed()
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
     assert "EgressRefused" in caplog.text
 
 
-def test_a_url_in_an_option_is_looked_at_before_the_sink_is_opened(tmp_path: Path) -> None:
+def test_a_url_in_an_option_is_looked_at_before_the_sink_is_opened(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         with pytest.raises(SinkjobError) as caught:
             await place.open(opening(spec(place.folder, url="http://169.254.169.254/latest")))
@@ -239,7 +249,7 @@ def test_a_url_in_an_option_is_looked_at_before_the_sink_is_opened(tmp_path: Pat
         assert "options.url: 169.254.169.254 may not be reached" in caught.value.message
         assert place.calls("open") == []
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
 def test_a_worker_and_what_it_started_end_when_the_operator_is_killed(tmp_path: Path) -> None:
@@ -263,7 +273,9 @@ asyncio.run(main())
     asyncio.run(until(lambda: not any(lives(process) for process in processes)))
 
 
-def test_when_the_clean_parent_dies_its_workers_die_and_the_next_one_gets_another_parent(tmp_path: Path) -> None:
+def test_when_the_clean_parent_dies_its_workers_die_and_the_next_one_gets_another_parent(
+    stage: Stage, tmp_path: Path
+) -> None:
     async def act(place: Place) -> None:
         worker = await place.open()
         place.behave("commit", "once hang")
@@ -279,10 +291,12 @@ def test_when_the_clean_parent_dies_its_workers_die_and_the_next_one_gets_anothe
         assert (await commit(again))[0]["answer"] == "committed"
         assert place.nursery.process_id not in (None, first)
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
-def test_a_worker_is_a_group_of_its_own_behind_the_operator_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_worker_is_a_group_of_its_own_behind_the_operator_and_leaves_nothing_behind(
+    stage: Stage, tmp_path: Path
+) -> None:
     async def act(place: Place) -> None:
         worker = await place.open()
         process = process_of(place)
@@ -296,12 +310,12 @@ def test_a_worker_is_a_group_of_its_own_behind_the_operator_and_leaves_nothing_b
         await until(lambda: not lives(process) and not private.exists())
         assert place.calls("close") != []
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
 
 
-def test_the_clean_parent_has_one_thread(tmp_path: Path) -> None:
+def test_the_clean_parent_has_one_thread(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         await place.open()
         assert len(os.listdir(f"/proc/{place.nursery.process_id}/task")) == 1
 
-    Scene(tmp_path).play(act)
+    stage.play(tmp_path, act)
