@@ -19,9 +19,9 @@ TIMEOUT_SECONDS = 600
 
 #: What is imported at the end, where it is installed.
 IMPORTED = [
-    "aiohttp", "boto3.session", "fastavro", "kopf", "kubernetes.aio.client.api_client", "kubernetes.aio.config", "numpy",
-    "pandas", "pyarrow.compute", "pyarrow.csv", "pyarrow.dataset", "pyarrow.fs", "pyarrow.orc", "pyarrow.parquet",
-    "pydantic", "pyspark.sql", "rich.table", "yaml",
+    "aiohttp", "boto3.session", "fastavro", "kopf", "kubernetes.aio.client.api_client", "kubernetes.aio.config",
+    "numpy", "pandas", "pyarrow.compute", "pyarrow.csv", "pyarrow.dataset", "pyarrow.fs", "pyarrow.orc",
+    "pyarrow.parquet", "pydantic", "pyspark.sql", "rich.table", "yaml",
 ]  # fmt: skip
 
 #: Patterns by package folder: what is not read at run time, or serves other programs than ours.
