@@ -154,7 +154,7 @@ def test_an_epoch_is_claimed_once(place: Place) -> None:
 def test_a_manifest_that_cannot_be_run_is_told_with_its_field_and_claims_nothing(
     place: Place, change: dict[str, object], path: str
 ) -> None:
-    place.write_job(**change)
+    place.write_job(valid=False, **change)
     epoch = place.raise_epoch()
     assert place.run(epoch) == 2
     said = place.last_word(epoch)
@@ -162,18 +162,27 @@ def test_a_manifest_that_cannot_be_run_is_told_with_its_field_and_claims_nothing
     assert place.ledger().claim == ""
 
 
-def test_a_start_that_fails_is_told_with_its_field_and_without_a_secret(place: Place) -> None:
+def test_what_ends_a_run_is_told_without_a_secret(place: Place) -> None:
     secret = place.folder / "mounts" / "secrets" / "keys"
     secret.mkdir(parents=True)
-    (secret / "path").write_text(str(place.folder / "hushhush"))
-    source = {"format": "json", "schema": "id BIGINT", "optionsFrom": [{"secretRef": {"name": "keys"}}]}
-    place.write_job(source=source)
+    (secret / "encoding").write_text("hushhush")
+    source = {"format": "json", "path": str(place.folder / "input"), "schema": "id BIGINT"}
+    place.write_job(source={**source, "optionsFrom": [{"secretRef": {"name": "keys"}}]})
+    place.coordinate()
     epoch = place.raise_epoch()
     assert place.run(epoch) == 1
     said = place.last_word(epoch)
-    assert (said["reason"], said["path"]) == ("SourceUnreadable", "spec.source.path")
+    assert said["reason"] == "QueryFailed"
     assert "***" in said["message"]
-    assert "hushhush" not in (place.folder / f"log-{epoch}").read_text()
+    assert "hushhush" not in json.dumps([line for line in place.log(epoch) if "job" in line])
+
+
+def test_a_target_that_cannot_be_used_is_told_with_its_field(place: Place) -> None:
+    (place.folder / "lines").write_text("in the way")
+    epoch = place.raise_epoch()
+    assert place.run(epoch) == 1
+    said = place.last_word(epoch)
+    assert (said["reason"], said["path"]) == ("NotADirectory", "spec.sinks[1].options.path")
 
 
 def test_an_api_server_that_is_away_for_a_while_stops_nothing(
