@@ -21,6 +21,9 @@ from tests.simulation.loop import Process, SimLoop
 T = TypeVar("T")
 NAMESPACE = "operators"
 STEPS_MAX = 2_000_000
+LEASE_SECONDS = 15.0
+#: The worst case that is promised: the lease duration, and 5 s.
+TAKEOVER_SECONDS = LEASE_SECONDS + 5.0
 #: How often the world is judged.
 JUDGE_SECONDS = 0.05
 
@@ -353,3 +356,11 @@ class World:
             working = [r.name for r in self.alive() if shard in r.worker.active and not r.process.paused]
             if len(holders) > 1 or len(working) > 1:
                 self.broken.append(f"{self.loop.time():.2f} s: shard {shard}: held by {holders}, work by {working}")
+
+
+def settled_pair(world: World) -> tuple[Replica, Replica]:
+    """Two replicas that share the shards."""
+    first, second = world.replica("first").start(), world.replica("second").start()
+    world.run(5.0)
+    assert world.settled()
+    return first, second
