@@ -144,7 +144,7 @@ OPTIONS: Sequence[Option] = (
     _option("--lease", "After this time without a sign of life a replica's jobs are taken over.",
             type=DURATION, default="15s"),
     _option("--renew", "How often a replica gives a sign of life; less than a third of --lease.",
-            type=DURATION, default="3s"),
+            type=DURATION, default="2s"),
     _option("--resync", "How often all SinkJobs are listed, should a watch have missed one.",
             type=DURATION, default="5m"),
     _option("--shutdown", "How long an orderly end may take; less than the pod's grace period.",
