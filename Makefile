@@ -104,6 +104,11 @@ image-sizes: ## print the unpacked sizes of the images, fail if one is too large
 	  echo "$$name: $$((bytes / 1000000)) MB unpacked, at most $$limit"; \
 	  [ "$$bytes" -le $$((limit * 1000000)) ]; done
 
+.PHONY: e2e
+e2e: setup ## install the chart on a kind cluster, run the example jobs there (needs docker, kind, kubectl, helm)
+	@$(BIN)/python -m tests.servers.programs
+	@$(BIN)/python -m pytest tests/e2e -m e2e $(PYTEST_ARGS)
+
 .PHONY: helm-lint
 helm-lint: ## check the chart and its values
 	@helm lint --strict --quiet charts/sinkjob

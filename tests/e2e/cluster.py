@@ -1,0 +1,164 @@
+"""The kind cluster of the end-to-end tests: its images, the chart's release, kubectl.
+
+`conftest` makes one for the session. `kind` is asked for a cluster named SINKJOB_E2E_CLUSTER (default `sinkjob-e2e`);
+one that is there is used and kept, one that was made here is deleted at the end. The node's image is KIND_NODE_IMAGE
+where set, the images' base SINKJOB_E2E_BASE. Nothing is pulled but by docker and kind themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.servers.programs import HELM, KUBECTL, VERSITYGW, Program, locate
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+KIND = Program("kind")
+TAG = "e2e"
+IMAGES = [f"sinkjob-operator:{TAG}", f"sinkjob-driver:{TAG}", f"sinkjob-test-s3:{TAG}", f"sinkjob-test-kafka:{TAG}"]
+RELEASE = OPERATOR_NAMESPACE = "sinkjob"
+
+BUILD_SECONDS = 1500
+CREATE_SECONDS = 300
+LOAD_SECONDS = 300
+COMMAND_SECONDS = 60
+#: For whatever a job is to reach; pods, JVMs and all start within it on a busy machine of two cores.
+WAIT_SECONDS = 300
+POLL_SECONDS = 1.0
+
+_Seen = TypeVar("_Seen")
+Json = dict[str, Any]
+
+
+class CommandError(Exception):
+    """A program failed; the message holds its command and the end of what it said."""
+
+
+def run(*command: str | Path, seconds: float = COMMAND_SECONDS, stdin: str = "", **environment: str) -> str:
+    """What the command prints. Raises `CommandError`."""
+    done = subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | environment,
+    )
+    if done.returncode:
+        raise CommandError(f"{' '.join(map(str, command))}: {(done.stdout + done.stderr).strip()[-3000:]}")
+    return done.stdout
+
+
+def until(what: str, look: Callable[[], _Seen | None], seconds: float = WAIT_SECONDS) -> _Seen:
+    """What `look` returns, once it is neither None nor False. Raises TimeoutError with `what` was waited for."""
+    end = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if seen is not None and seen is not False:
+            return seen
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(POLL_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster with the images in it. Every method raises `CommandError` where kubectl or helm fails."""
+
+    name: str
+    kubeconfig: Path
+
+    def kubectl(self, *arguments: str, stdin: str = "", seconds: float = COMMAND_SECONDS) -> str:
+        """What kubectl prints."""
+        return run(locate(KUBECTL), "--kubeconfig", self.kubeconfig, *arguments, stdin=stdin, seconds=seconds)
+
+    def helm(self, *arguments: str, seconds: float = WAIT_SECONDS) -> str:
+        """What helm prints."""
+        return run(locate(HELM), "--kubeconfig", self.kubeconfig, *arguments, seconds=seconds)
+
+    def get(self, *arguments: str) -> Json | None:
+        """One object, or a list of them; None where there is none."""
+        text = self.kubectl("get", *arguments, "--ignore-not-found", "-o", "json")
+        found: Json | None = json.loads(text) if text.strip() else None
+        return found
+
+    def items(self, *arguments: str) -> list[Json]:
+        """The objects of a list."""
+        found: list[Json] = (self.get(*arguments) or {}).get("items", [])
+        return found
+
+    def apply(self, namespace: str, text: str) -> None:
+        """`kubectl apply` of this YAML or JSON."""
+        self.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=text)
+
+    def patch(self, namespace: str, job: str, spec: Json) -> None:
+        """Change fields of a SinkJob's spec."""
+        self.kubectl("-n", namespace, "patch", "sj", job, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    @contextmanager
+    def forwarded(self, namespace: str, target: str, port: int) -> Iterator[str]:
+        """The URL of a pod's or service's port on this machine."""
+        command = [str(locate(KUBECTL)), "--kubeconfig", str(self.kubeconfig), "-n", namespace]
+        forward = subprocess.Popen(
+            [*command, "port-forward", target, f":{port}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            assert forward.stdout is not None
+            line = forward.stdout.readline()  # Forwarding from 127.0.0.1:41234 -> 7070
+            if not line.startswith("Forwarding from 127.0.0.1:"):
+                raise CommandError(f"kubectl port-forward {target}: {line}")
+            yield f"http://127.0.0.1:{line.split(':')[1].split()[0]}"
+        finally:
+            forward.terminate()
+            forward.wait(COMMAND_SECONDS)
+            if forward.stdout is not None:
+                forward.stdout.close()
+
+
+def build_images() -> None:
+    """All four images, from the Dockerfile and from `tests/e2e`; what has not changed comes from docker's cache."""
+    base = f"BASE={os.environ.get('SINKJOB_E2E_BASE', 'debian:bookworm-slim')}"
+    for target in ("operator", "driver"):
+        command = ("docker", "build", "--build-arg", base, "--target", target, "-t", f"sinkjob-{target}:{TAG}", ".")
+        run(*command, seconds=BUILD_SECONDS)
+    extra = {"s3": locate(VERSITYGW), "kafka": ROOT / "images" / "fetch_jars.py"}
+    for name, file in extra.items():
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
+            shutil.copy(file, folder)
+            image = f"sinkjob-test-{name}:{TAG}"
+            run("docker", "build", "--build-arg", base, "-t", image, folder, seconds=BUILD_SECONDS)
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster that has the images and the servers; `folder` is for its kubeconfig."""
+    name = os.environ.get("SINKJOB_E2E_CLUSTER", "sinkjob-e2e")
+    made = Cluster(name, folder / "kubeconfig")
+    there = name in run(locate(KIND), "get", "clusters").split()
+    build_images()
+    if there:
+        run(locate(KIND), "export", "kubeconfig", "--name", name, "--kubeconfig", made.kubeconfig)
+    else:
+        node = os.environ.get("KIND_NODE_IMAGE", "")
+        options = ["--image", node] if node else []
+        create = (locate(KIND), "create", "cluster", "--name", name, "--kubeconfig", made.kubeconfig, "--wait", "3m")
+        run(*create, *options, seconds=CREATE_SECONDS)
+    try:
+        run(locate(KIND), "load", "docker-image", *IMAGES, "--name", name, seconds=LOAD_SECONDS)
+        yield made
+    finally:
+        if not there:
+            run(locate(KIND), "delete", "cluster", "--name", name, seconds=CREATE_SECONDS)
