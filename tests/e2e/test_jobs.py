@@ -29,16 +29,6 @@ def test_files_arrive_as_parquet_once_through_suspension_edit_and_end(jobs: Jobs
 
     columns = jobs.cluster.kubectl("-n", NAMESPACE, "get", "sj", job).splitlines()
     assert columns[0].split() == "NAME PHASE READY SINKS LAST-COMMIT PENDING EPOCH RESTARTS AGE".split()
-        "NAME",
-        "PHASE",
-        "READY",
-        "SINKS",
-        "LAST-COMMIT",
-        "PENDING",
-        "EPOCH",
-        "RESTARTS",
-        "AGE",
-    ]
     assert columns[1].split()[:4] == [job, "Running", "True", "file"]
 
     jobs.cluster.patch(NAMESPACE, job, {"suspend": True})
