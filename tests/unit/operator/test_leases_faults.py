@@ -226,6 +226,24 @@ def test_hints_that_free_nothing_are_left_alone(world: World) -> None:
     assert not alone.leases._look.is_set()
 
 
+@pytest.mark.parametrize("request_name", ["list", "create"])
+def test_an_error_that_was_not_foreseen_ends_it_and_all_is_lost(world: World, request_name: str) -> None:
+    """The process ends with it, and starts again: better than a replica that holds shards and does nothing."""
+    replica = world.replica("replica").start()
+    world.run(5.0)
+    if request_name == "create":
+        world.server.delete("sinkjob-shard-0", "")
+
+    def broken(*_: object) -> None:
+        raise ValueError("not foreseen")
+
+    setattr(world.server, request_name, broken)
+    world.run(3.0)
+    assert isinstance(replica.ended, ValueError)
+    assert replica.worker.active == set()
+    assert not replica.leases.held
+
+
 def test_leaving_before_it_could_join_ends_too(world: World) -> None:
     replica = world.replica("replica")
     replica.line.cut = True
