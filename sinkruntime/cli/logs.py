@@ -16,7 +16,7 @@ from sinkruntime.cli.secrecy import hide
 
 LEVELS = ("debug", "info", "warning", "error")
 
-#: Libraries that log every packet or socket at debug.
+#: Libraries that log every packet or socket at debug, and every callback at info.
 _NOISY = ("py4j", "botocore", "urllib3", "boto3", "s3transfer")
 
 
@@ -81,5 +81,6 @@ def configure(level: str, form: str, facts: Mapping[str, object] | None = None) 
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    noisy = logging.INFO if root.level < logging.INFO else max(logging.WARNING, root.level)
     for name in _NOISY:
-        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
+        logging.getLogger(name).setLevel(noisy)
