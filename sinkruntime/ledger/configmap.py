@@ -12,7 +12,9 @@ create and get without a name for payload objects, because RBAC cannot bind a cr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from sinkruntime.errors import (
     AnswerLost,
@@ -25,7 +27,6 @@ from sinkruntime.errors import (
 )
 from sinkruntime.kube import (
     CONFIG_MAP,
-    SINK_JOB,
     AlreadyExists,
     Api,
     ApiError,
@@ -37,7 +38,7 @@ from sinkruntime.kube import (
     Unavailable,
     Watch,
 )
-from sinkruntime.kube.names import GROUP, LEDGER_FINALIZER, labels, ledger_name
+from sinkruntime.kube.names import GROUP, LEDGER_FINALIZER, OWNER_ANNOTATION, labels, ledger_name
 from sinkruntime.ledger.configmap_payloads import ConfigMapPayloads
 from sinkruntime.ledger.spill import Spill
 from sinkruntime.ledger.store import ObjectName, Stored
@@ -138,29 +139,26 @@ class ConfigMapLedgerStore:
             "finalizers": [LEDGER_FINALIZER],
         }
         if self.place.uid:
-            owner = {"apiVersion": SINK_JOB.api_version, "kind": SINK_JOB.name}
-            metadata["ownerReferences"] = [owner | {"name": self.place.job, "uid": self.place.uid}]
+            metadata["annotations"][OWNER_ANNOTATION] = self.place.uid
         body = {"metadata": metadata, "data": {KEY: self._text(ledger)}}
-        self._ask = True
-        try:
-            found = await self._api.create(CONFIG_MAP, self.place.namespace, body)
-        except ApiError as error:
-            raise self._foreign(error, "created") from error
-        return self._wrote(ledger, found)
+        return await self._write(ledger, self._api.create(CONFIG_MAP, self.place.namespace, body), "created")
 
     async def replace(self, ledger: Ledger, version: str) -> Stored:
         """See `LedgerStore`."""
         annotations = {WRITE_ANNOTATION: self._api.environment.identity()}
         metadata = {"resourceVersion": version, "annotations": annotations}
         body = {"metadata": metadata, "data": {KEY: self._text(ledger)}}
-        self._ask = True
-        try:
-            found = await self._api.patch(CONFIG_MAP, self.place.namespace, self.place.name, body)
-        except ApiError as error:
-            raise self._foreign(error, f"replaced from version {version}") from error
-        return self._wrote(ledger, found)
+        patch = self._api.patch(CONFIG_MAP, self.place.namespace, self.place.name, body)
+        return await self._write(ledger, patch, f"replaced from version {version}")
 
-    def _wrote(self, ledger: Ledger, found: Object) -> Stored:
+    async def _write(self, ledger: Ledger, request: Coroutine[Any, Any, Object], what: str) -> Stored:
+        try:
+            found = await request
+        except BaseException as error:  # whatever it is, a cancelled wait too: what is known here may be old
+            self._ask = True
+            if isinstance(error, ApiError):
+                raise self._foreign(error, what) from error
+            raise
         self._last = Stored(ledger, _version(found))
         self._payloads.owner_uid = found["metadata"]["uid"]
         self._ask = False
