@@ -7,6 +7,7 @@ two replicas from doing harm are names that hold the epoch, and compare-and-swap
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from sinkoperator.gather import Gathered
 from sinkoperator.observed import Observed, Trouble
 from sinkoperator.reading import label
 from sinkoperator.world import Key, World
-from sinkoperator.writes import NameTaken, Writes, owners
+from sinkoperator.writes import NameTaken, Writes
 from sinkruntime.environment import Environment
 from sinkruntime.kube import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
     POD,
     SINK_JOB,
+    AlreadyExists,
     Api,
     ApiError,
     Conflict,
@@ -122,7 +124,7 @@ class _Work:
             actions.PruneRevisions: self._prune_revisions,
             actions.CreateLedger: ledger.create,
             actions.AdoptLedger: ledger.adopt,
-            actions.OrphanLedger: self._orphan_ledger,
+            actions.OrphanLedger: ledger.orphan,
             actions.ReleaseLedger: ledger.release,
             actions.RaiseEpoch: ledger.raise_epoch,
             actions.EnsureAccess: self._ensure_access,
@@ -141,8 +143,8 @@ class _Work:
 
     async def do(self, action: Action) -> None:
         """One action."""
-        if not isinstance(action, actions.RunCoordinator):
-            log.info("%s/%s: %s %s", *self._key, type(action).__name__, action.why)
+        if not isinstance(action, actions.RunCoordinator | actions.Emit):
+            log.info("%s/%s: %s: %s", *self._key, type(action).__name__, action.why)
         await self._steps[type(action)](action)
 
     async def _change_finalizers(self, change: Callable[[list[str]], list[str]]) -> None:
@@ -165,27 +167,14 @@ class _Work:
         self.body = None
 
     async def _ensure_revision(self, action: actions.EnsureRevision) -> None:
+        """Its name is the digest of what it holds: one that is there, from whatever time, is as good."""
         body = objects.revision(self._observed, action.revision)
-        name = body["metadata"]["name"]
-        present = await self._services.api.get(CONTROLLER_REVISION, self._namespace, name)
-        if present is not None and not owners(present):  # left by a former SinkJob of this name, for its records
-            change = {"ownerReferences": body["metadata"]["ownerReferences"]}
-            await self._writes.patch_metadata(CONTROLLER_REVISION, present, change)
-            return
-        await self._writes.adopt(CONTROLLER_REVISION, body)
+        with contextlib.suppress(AlreadyExists):
+            await self._services.api.create(CONTROLLER_REVISION, self._namespace, body)
 
     async def _prune_revisions(self, action: actions.PruneRevisions) -> None:
         for revision in action.revisions:
             await self._writes.delete(CONTROLLER_REVISION, names.revision_name(self._name, revision))
-
-    async def _orphan_ledger(self, action: actions.OrphanLedger) -> None:
-        """The revisions first: an orphaned ledger tells a later plan that this was done."""
-        for revision in action.revisions:
-            name = names.revision_name(self._name, revision)
-            present = await self._services.api.get(CONTROLLER_REVISION, self._namespace, name)
-            if present is not None and owners(present):
-                await self._writes.patch_metadata(CONTROLLER_REVISION, present, {"ownerReferences": None})
-        await self._ledger.orphan(action)
 
     async def _ensure_access(self, _: actions.EnsureAccess) -> None:
         for kind, body, fields in objects.access(self._observed):
