@@ -9,6 +9,7 @@ from tests.e2e.conftest import NAMESPACE, Jobs
 from tests.e2e.lake import CARRIERS, Lake, Trip, counted
 
 KAFKA_ROWS = 600
+COLUMNS = ["PHASE", "READY", "SINKS", "LAST-COMMIT", "PENDING", "EPOCH", "RESTARTS", "AGE"]
 
 
 def far(trips: list[Trip]) -> Counter[tuple[object, ...]]:
@@ -28,7 +29,7 @@ def test_files_arrive_as_parquet_once_through_suspension_edit_and_end(jobs: Jobs
     assert counted(bucket.parquet("trips-parquet")) == far(trips)
 
     columns = jobs.cluster.kubectl("-n", NAMESPACE, "get", "sj", job).splitlines()
-    assert columns[0].split() == "NAME PHASE READY SINKS LAST-COMMIT PENDING EPOCH RESTARTS AGE".split()
+    assert columns[0].split() == ["NAME", *COLUMNS]
     assert columns[1].split()[:4] == [job, "Running", "True", "file"]
 
     jobs.cluster.patch(NAMESPACE, job, {"suspend": True})

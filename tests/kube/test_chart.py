@@ -131,6 +131,20 @@ def test_the_rights_are_those_that_the_operator_asks_for() -> None:
     assert rules([role]) - optional == asked
 
 
+def test_every_right_stands_in_the_docs() -> None:
+    table = (CHART.parents[1] / "docs" / "install.md").read_text()
+    rows = {
+        resource: {verb.strip() for verb in verbs.split(",")}
+        for names, verbs in re.findall(r"^\| (`[^|]+`) \| ([a-z, ]+) \|", table, re.MULTILINE)
+        for resource in re.findall(r"`([^`]+)`", names)
+    }
+    (role,) = of_kind(render("sinkjob"), "ClusterRole")
+    held: dict[str, set[str]] = {}
+    for _, resource, verb in rules([role]):
+        held.setdefault(resource, set()).add(verb)
+    assert rows == held
+
+
 @pytest.mark.parametrize("run_on", ["Operator", "Job"])
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["team-a"]}])
 def test_the_operator_holds_every_right_that_it_gives_to_a_driver(values: dict[str, Any], run_on: str) -> None:
