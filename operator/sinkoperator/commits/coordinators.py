@@ -45,6 +45,7 @@ class Coordinators:
     async def stop(self, key: Key) -> None:
         """Let it end in order; it is not waited for."""
         if key not in self._ending and self._manager.runs(key):
+            self._manager.release(key)
             task = self._ending[key] = asyncio.create_task(self._manager.stop(key), name=f"end of {key}")
             task.add_done_callback(lambda _: self._ending.pop(key, None))
 

@@ -164,13 +164,19 @@ class Manager:
         for key, job in self._jobs.items():
             yield key, job.metrics
 
+    def release(self, key: Key) -> None:
+        """Ask the job's coordinator to end in order, where there is one; it is not waited for."""
+        job = self._jobs.get(key)
+        if job is not None:
+            job.wanted = False
+            self._replace(job)
+
     async def stop(self, key: Key, patience_seconds: float = STOP_SECONDS) -> None:
         """End the job's coordinator, where there is one: in order, or by force after that time."""
+        self.release(key)
         job = self._jobs.get(key)
         if job is None or job.task is None:
             return
-        job.wanted = False
-        self._replace(job)
         done, _ = await asyncio.wait([job.task], timeout=patience_seconds)
         if not done and not job.wanted:
             await self.drop(key)

@@ -90,6 +90,22 @@ def _reach_out(folder: Path) -> None:
         (folder / "reached").write_text(str(error))
 
 
+def _pry(folder: Path) -> None:
+    """Try the operator's own token, and a socket of this machine."""
+    found = {}
+    for path in ("/var/run/secrets/kubernetes.io/serviceaccount/token", "/run/../run/secrets/x"):
+        try:
+            Path(path).read_text()
+        except OSError as error:
+            found[path] = type(error).__name__
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("/run/containerd.sock")
+    except OSError as error:
+        found["socket"] = type(error).__name__
+    (folder / "pried.json").write_text(json.dumps(found))
+
+
 BEHAVIOURS: dict[str, Callable[[Path], None]] = {
     "hang": _hang,
     "crash": _crash,
@@ -99,6 +115,7 @@ BEHAVIOURS: dict[str, Callable[[Path], None]] = {
     "look around": _look_around,
     "open token": _open_token,
     "reach out": _reach_out,
+    "pry": _pry,
 }
 
 

@@ -241,6 +241,19 @@ def test_a_worker_reaches_no_forbidden_host_and_the_refusal_names_host_and_setti
     assert "EgressRefused" in caplog.text
 
 
+def test_a_worker_opens_neither_the_operators_own_token_nor_a_socket_of_this_machine(
+    stage: Stage, tmp_path: Path
+) -> None:
+    async def act(place: Place) -> None:
+        place.behave("commit", "pry")
+        await commit(await place.open())
+
+    stage.play(tmp_path, act)
+    found = json.loads((tmp_path / "target" / "pried.json").read_text())
+    assert set(found.values()) == {"PermissionError"}
+    assert len(found) == 3
+
+
 def test_a_url_in_an_option_is_looked_at_before_the_sink_is_opened(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         with pytest.raises(SinkjobError) as caught:

@@ -1,0 +1,100 @@
+"""The manager as the reconciler sees it: a plan's actions in, facts for the next plan out, and nothing waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from sinkoperator.actions import BeginAbort, RunCoordinator
+from sinkoperator.commits.coordinators import Coordinators
+from sinkoperator.observed import CoordinatorFacts, JobObject, Observed, PlanSettings, Revision
+from sinkruntime.protocol.ledger import CheckpointState, PartState
+from sinkruntime.spec.models import SinkJobSpec
+from tests.protocol.build import part_of, running
+from tests.unit.operator.commit_jobs import KEY, Jobs, play, settled
+from tests.unit.operator.commit_world import Stage, until
+
+RUN = RunCoordinator("rev-1", "rev-1/0/x", why="commits may be owed")
+
+
+def observed(jobs: Jobs, valid: bool = True, kept: bool = True) -> Observed:
+    """The job, its manifest valid or not (any more), its revision kept or not."""
+    manifest = jobs.manifest()
+    jobs.charge(manifest)
+    spec = SinkJobSpec.model_validate(manifest, by_alias=True, by_name=False) if valid else None
+    job = JobObject(*KEY, uid="1", generation=1, created=0.0, raw=manifest, spec=spec)
+    revisions = (Revision("rev-1", 1, "", manifest),) if kept else ()
+    return Observed(job=job, now=0.0, settings=PlanSettings(), revisions=revisions)
+
+
+def test_a_coordinator_runs_as_the_plan_says_and_ends_without_being_waited_for(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        coordinators = Coordinators(jobs.manager)
+        assert coordinators.facts(KEY) == CoordinatorFacts()
+        await jobs.store.create(running(token=0))
+        await coordinators.run(KEY, observed(jobs), RUN)
+        assert coordinators.facts(KEY).running
+        await jobs.until_begun()
+        await jobs.decide(1)
+        await jobs.until(settled)
+        jobs.place.behave("commit", "hang")
+        await jobs.decide(2)
+        await until(lambda: len(jobs.place.calls("commit")) == 2)
+        async with asyncio.timeout(0.5):
+            await coordinators.stop(KEY)
+            await coordinators.stop(KEY)
+        assert not coordinators.facts(KEY).running
+        await until(lambda: not list(jobs.manager.keys()))
+
+    play(stage, tmp_path, act)
+
+
+def test_pending_checkpoints_of_a_manifest_that_is_not_valid_any_more_are_committed(
+    stage: Stage, tmp_path: Path
+) -> None:
+    async def act(jobs: Jobs) -> None:
+        coordinators = Coordinators(jobs.manager)
+        await jobs.store.create(running(token=0))
+        await coordinators.run(KEY, observed(jobs, valid=False, kept=False), RUN)
+        assert not coordinators.facts(KEY).running
+        await coordinators.run(KEY, observed(jobs, valid=False), RUN)
+        await jobs.until_begun()
+        await jobs.decide(1)
+        await jobs.until(settled)
+
+    play(stage, tmp_path, act)
+
+
+def test_what_keeps_a_sink_from_being_opened_is_a_fact_for_the_plan(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        coordinators = Coordinators(jobs.manager)
+        await jobs.store.create(running(token=0))
+        seen = observed(jobs)
+        jobs.cluster.objects.clear()
+        await coordinators.run(KEY, seen, RUN)
+        await jobs.decide(1)
+        await until(lambda: coordinators.facts(KEY).trouble is not None)
+        trouble = coordinators.facts(KEY).trouble
+        assert trouble is not None
+        assert trouble.reason == "RevisionLost"
+
+    play(stage, tmp_path, act)
+
+
+def test_an_abort_waits_for_a_coordinator_in_its_tenure(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        coordinators = Coordinators(jobs.manager)
+        abort = BeginAbort(1, "operator", "deletionPolicy: Abort", why="the SinkJob is deleted")
+        await jobs.store.create(running(token=0))
+        await jobs.decide(1, ['{"n":"refuse"}'])
+        await coordinators.abort(KEY, observed(jobs), abort)
+        assert [record.state for record in (await jobs.ledger()).records] == [CheckpointState.DECIDED]
+        await coordinators.run(KEY, observed(jobs), replace(RUN))
+        await jobs.until(lambda ledger: part_of(ledger, 1, "a").state is PartState.HELD)
+        await coordinators.abort(KEY, observed(jobs), abort)
+        ledger = await jobs.until(lambda ledger: bool(ledger.aborts))
+        assert (ledger.aborts[0].who, ledger.aborts[0].why) == ("operator", "deletionPolicy: Abort")
+        assert jobs.place.committed() == []
+
+    play(stage, tmp_path, act)
