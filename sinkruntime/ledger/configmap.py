@@ -6,7 +6,8 @@ is still the ledger. Payload objects are `configmap_payloads`'s. It never repair
 
 Rights. Operator: configmaps create, get, list, watch, patch, delete in the job's namespace. Driver: configmaps get,
 list, watch, patch on the name of its ledger (a list or watch by `metadata.name` is allowed by resourceNames), and
-create and get without a name for payload objects, because RBAC cannot bind a create, nor a name made later.
+create and get without a name for payload objects, because RBAC cannot bind a create, nor a name made later. Committer
+pod: as the driver, and list and delete without a name, because it removes payload objects.
 """
 
 from __future__ import annotations
@@ -177,9 +178,8 @@ class ConfigMapLedgerStore:
         message = f"{self.place} cannot be {what}: {error.message}"
         if isinstance(error, Conflict | AlreadyExists):
             return LedgerConflict(message, error.advice)
-        # A patch says so of a ledger that was deleted by hand, a create of a namespace: neither can be tried again.
-        if isinstance(error, NotFound):
-            return LedgerConflict(message, error.advice)
+        if isinstance(error, NotFound):  # a patch says so of a ledger that was deleted by hand, a create of a namespace
+            return LedgerUnavailable(message, error.advice) if what == "created" else LedgerConflict(message)
         if isinstance(error, Unanswered):
             return AnswerLost(message, error.advice)
         if isinstance(error, Unavailable):

@@ -68,8 +68,8 @@ async def test_it_is_labelled_owned_and_kept_by_a_finalizer(api: Api, place: Led
     assert metadata["finalizers"] == ["sinkjob.io/ledger"]
     assert metadata["labels"]["app.kubernetes.io/managed-by"] == "sinkjob"
     assert metadata["labels"]["sinkjob.io/job"] == "flights"
-    (owner,) = metadata["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("SinkJob", "flights", owned.uid)
+    assert metadata["annotations"]["sinkjob.io/owner"] == owned.uid
+    assert "ownerReferences" not in metadata, "the garbage collector must not take what is pending"
     assert codec.decode(found["data"][KEY]) == NEW
 
 
@@ -347,6 +347,13 @@ async def test_of_writers_through_restarts_each_change_happens_once(
         last = await store.load()
         assert last is not None
         assert last.ledger.token == done == 40
+
+
+async def test_a_namespace_that_is_not_there_may_come(api: Api) -> None:
+    store = ConfigMapLedgerStore(api, LedgerPlace("nowhere-at-all", "flights"))
+    assert await store.load() is None
+    with pytest.raises(LedgerUnavailable, match=r'namespaces "nowhere-at-all" not found'):
+        await store.create(NEW)
 
 
 async def test_a_conflict_is_chained_to_what_the_server_said(api: Api, place: LedgerPlace) -> None:
