@@ -31,7 +31,7 @@ class RemoveFinalizer(_Action):
 
 @dataclass(frozen=True, slots=True)
 class EnsureRevision(_Action):
-    """Create the ControllerRevision of the present spec (`objects.revision`), or take over an orphaned one."""
+    """Create the ControllerRevision of the present spec (`objects.revision`); one that is there is as good."""
 
     revision: str
 
@@ -45,7 +45,7 @@ class PruneRevisions(_Action):
 
 @dataclass(frozen=True, slots=True)
 class CreateLedger(_Action):
-    """Create a new ledger with a new ledger id, owned by the SinkJob, with the finalizer; only if there is none."""
+    """Create a new ledger with a new ledger id, the SinkJob's uid and the finalizer; only if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,18 @@ class AdoptLedger(_Action):
 
 @dataclass(frozen=True, slots=True)
 class OrphanLedger(_Action):
-    """Take owner and finalizer off the ledger, and the owner off these revisions, which its records need.
+    """Take owner and finalizer off the ledger: it stays when the SinkJob goes.
 
     `keep_finalizer`: the ledger itself is being deleted, and would be gone without it.
     """
 
     uid: str
-    revisions: tuple[str, ...] = ()
     keep_finalizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLedger(_Action):
-    """Take the finalizer off the ledger: it goes with the SinkJob."""
+    """Delete the ledger, finalizer and all; payload objects go with it. Nothing is owed."""
 
     uid: str
 

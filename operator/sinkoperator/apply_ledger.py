@@ -12,7 +12,7 @@ from sinkoperator.reading import driver_pod
 from sinkoperator.world import Key
 from sinkruntime.environment import Environment
 from sinkruntime.errors import LedgerConflict
-from sinkruntime.kube import CONFIG_MAP, POD, SINK_JOB, Api, Conflict, Object
+from sinkruntime.kube import CONFIG_MAP, POD, Api, Conflict, Object
 from sinkruntime.ledger.change import change
 from sinkruntime.ledger.configmap import ConfigMapLedgerStore, LedgerPlace
 from sinkruntime.protocol.events import Event, RaiseEpoch
@@ -60,25 +60,25 @@ class LedgerActions:
     async def adopt(self, action: actions.AdoptLedger) -> None:
         """Put owner and finalizer on it."""
         present = await self._present(action.uid)
-        owner = {
-            "apiVersion": SINK_JOB.api_version,
-            "kind": SINK_JOB.name,
-            "name": self._job,
-            "uid": self._uid,
-        }
-        finalizers = _with(present, names.LEDGER_FINALIZER)
-        await self._patch(present, {"ownerReferences": [*_other_owners(present), owner], "finalizers": finalizers})
+        finalizers = [*_without(present, names.LEDGER_FINALIZER), names.LEDGER_FINALIZER]
+        await self._patch(present, {"annotations": {names.OWNER_ANNOTATION: self._uid}, "finalizers": finalizers})
 
     async def orphan(self, action: actions.OrphanLedger) -> None:
-        """Take owner and finalizer off: it stays when the SinkJob goes."""
+        """Take owner and finalizer off: it stays, and anybody may delete it."""
         present = await self._present(action.uid)
-        finalizers = _without(present, names.LEDGER_FINALIZER)
-        await self._patch(present, {"ownerReferences": _other_owners(present) or None, "finalizers": finalizers})
+        metadata: Object = {"annotations": {names.OWNER_ANNOTATION: None}}
+        if not action.keep_finalizer:
+            metadata["finalizers"] = _without(present, names.LEDGER_FINALIZER)
+        await self._patch(present, metadata)
 
     async def release(self, action: actions.ReleaseLedger) -> None:
-        """Take the finalizer off: it goes with the SinkJob."""
+        """Delete it, then take the finalizer off: after a crash between the two it is still there to be found."""
         present = await self._present(action.uid)
-        await self._patch(present, {"finalizers": _without(present, names.LEDGER_FINALIZER)})
+        name, finalizers = present["metadata"]["name"], _without(present, names.LEDGER_FINALIZER)
+        await self._api.delete(CONFIG_MAP, self._namespace, name, uid=action.uid)
+        remaining = await self._api.get(CONFIG_MAP, self._namespace, name)
+        if remaining is not None and remaining["metadata"]["uid"] == action.uid:
+            await self._patch(remaining, {"finalizers": finalizers})
 
     async def _present(self, uid: str) -> Object:
         present = await self._api.get(CONFIG_MAP, self._namespace, names.ledger_name(self._job))
@@ -90,15 +90,6 @@ class LedgerActions:
         version = {"resourceVersion": present["metadata"]["resourceVersion"]}
         name = present["metadata"]["name"]
         await self._api.patch(CONFIG_MAP, self._namespace, name, {"metadata": {**version, **metadata}})
-
-
-def _other_owners(present: Object) -> list[Object]:
-    """A ledger has one SinkJob as its owner at most."""
-    return [each for each in present["metadata"].get("ownerReferences") or [] if each.get("kind") != SINK_JOB.name]
-
-
-def _with(present: Object, finalizer: str) -> list[str]:
-    return [*_without(present, finalizer), finalizer]
 
 
 def _without(present: Object, finalizer: str) -> list[str]:

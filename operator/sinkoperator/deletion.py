@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sinkoperator.actions import Action, BeginAbort, Emit, OrphanLedger, ReleaseLedger, RemoveFinalizer
+from sinkoperator.actions import (
+    Action,
+    BeginAbort,
+    Emit,
+    OrphanLedger,
+    PruneRevisions,
+    ReleaseLedger,
+    RemoveFinalizer,
+)
 from sinkoperator.course import UNWATCHED_SECONDS, Course, Phase
 from sinkoperator.facts import Facts
 from sinkoperator.lifecycle import ledger_trouble, stop
@@ -69,10 +77,11 @@ def _finish(facts: Facts, phase: Phase, left: float) -> Course:
         restarts, actions = stop(facts, remaining, "nothing is owed any more")
         waiting = Trouble("StoppingDriver", f"waits until {remaining[0].name} is gone")
         return Course(phase, restarts, actions, waiting=waiting, look_again_seconds=min(left, UNWATCHED_SECONDS))
-    actions = ()
-    if found is not None and found.finalizer:
-        actions = (ReleaseLedger(found.uid, why="nothing is owed any more"),)
-    return Course(Phase.TERMINATING, facts.restarts, (*actions, RemoveFinalizer(why="nothing is owed any more")))
+    why = "nothing is owed any more"
+    release: tuple[Action, ...] = ()
+    if found is not None and found.owner_uid == facts.observed.job.uid:
+        release = (ReleaseLedger(found.uid, why=why),)
+    return Course(Phase.TERMINATING, facts.restarts, (*release, *_forget(facts, set()), RemoveFinalizer(why=why)))
 
 
 def _orphan(facts: Facts, event: Emit) -> Course:
@@ -80,12 +89,18 @@ def _orphan(facts: Facts, event: Emit) -> Course:
     found = facts.observed.ledger
     actions: tuple[Action, ...] = ()
     if found is not None and found.owner_uid == facts.observed.job.uid:
-        named = {record.revision for record in facts.ledger.records} if facts.ledger else set()
-        revisions = [revision.name for revision in facts.observed.revisions]
-        kept = tuple(sorted(name for name in revisions if name in named or facts.ledger is None))
         stays = found.deleting and not facts.observed.namespace_terminating
-        actions = (event, OrphanLedger(found.uid, kept, stays, why=event.message))
+        actions = (event, OrphanLedger(found.uid, stays, why=event.message))
+    named = {record.revision for record in facts.ledger.records} if facts.ledger else set()
+    if found is None or facts.ledger is not None:
+        actions = (*actions, *_forget(facts, named))
     return Course(Phase.TERMINATING, facts.restarts, (*actions, RemoveFinalizer(why=event.message)))
+
+
+def _forget(facts: Facts, named: set[str]) -> tuple[Action, ...]:
+    """Remove the revisions that are not named: nothing owns them, so that no garbage collector takes one too early."""
+    names = tuple(sorted(revision.name for revision in facts.observed.revisions if revision.name not in named))
+    return (PruneRevisions(names, why="the job goes"),) if names else ()
 
 
 def _hurry(facts: Facts) -> Emit | None:

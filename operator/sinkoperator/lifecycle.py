@@ -12,6 +12,7 @@ from sinkoperator.actions import Action, StopDriver
 from sinkoperator.causes import Kind
 from sinkoperator.course import CALM_SECONDS, UNWATCHED_SECONDS, Course, Phase
 from sinkoperator.facts import Facts, suspended
+from sinkoperator.names import OWNER_ANNOTATION
 from sinkoperator.observed import DriverPod, Trouble
 from sinkoperator.pods import grace_of, unready
 from sinkoperator.restarts import End, Restarts, Verdict, account_for, stopped
@@ -47,7 +48,8 @@ def ledger_trouble(facts: Facts) -> Trouble | None:
         return found.trouble
     if found.owner_uid not in ("", facts.observed.job.uid):
         message = f"the ledger belongs to another SinkJob of this name (uid {found.owner_uid})"
-        return Trouble("LedgerForeign", message, "wait until that one is deleted; if it is, take its owner off")
+        advice = f"wait until that one is gone; if it is, take the annotation {OWNER_ANNOTATION} off the ledger"
+        return Trouble("LedgerForeign", message, advice)
     return None
 
 

@@ -15,6 +15,7 @@ from sinkruntime.kube.names import (
     LEDGER_FINALIZER,
     MANAGED_BY,
     MANAGED_BY_LABEL,
+    OWNER_ANNOTATION,
     bounded,
     ledger_name,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "LEDGER_FINALIZER",
     "MANAGED_BY",
     "MANAGED_BY_LABEL",
+    "OWNER_ANNOTATION",
     "access_name",
     "committer_name",
     "driver_name",

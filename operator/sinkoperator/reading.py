@@ -14,7 +14,7 @@ from sinkoperator import names
 from sinkoperator.manifests import Read
 from sinkoperator.observed import CommitterPod, DriverPod, Executors, JobObject, LedgerObject, Revision, Trouble
 from sinkruntime.errors import LedgerError
-from sinkruntime.kube import SINK_JOB, Object
+from sinkruntime.kube import Object
 from sinkruntime.ledger.configmap import decode
 from sinkruntime.spec.models import SinkJobSpec
 
@@ -118,12 +118,11 @@ def ledger_object(body: Object) -> LedgerObject:
         ledger, trouble = decode(body).ledger, None
     except LedgerError as error:
         ledger, trouble = None, Trouble(error.reason, error.message, error.advice)
-    jobs = (owner for owner in metadata.get("ownerReferences") or [] if owner.get("kind") == SINK_JOB.name)
     return LedgerObject(
         uid=metadata["uid"],
         ledger=ledger,
         trouble=trouble,
-        owner_uid=next((str(owner["uid"]) for owner in jobs), ""),
+        owner_uid=str((metadata.get("annotations") or {}).get(names.OWNER_ANNOTATION, "")),
         finalizer=names.LEDGER_FINALIZER in (metadata.get("finalizers") or ()),
         deleting="deletionTimestamp" in metadata,
     )

@@ -12,6 +12,10 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 JOB_LABEL = f"{GROUP}/job"
 MANAGED_BY = "sinkjob"
 
+#: On the ledger: the uid of its SinkJob. No owner reference: a deletion in the foreground, which is what GitOps tools
+#: ask for, would remove at once what the ledger owns, and with it what pending checkpoints need.
+OWNER_ANNOTATION = f"{GROUP}/owner"
+
 #: Keeps the ledger while its SinkJob is deleted, until `deletionPolicy` is done.
 LEDGER_FINALIZER = f"{GROUP}/ledger"
 

@@ -140,8 +140,9 @@ async def gone(api: Api, namespace: str) -> bool:
         return False
     left, _ = await api.list(CONFIG_MAP, namespace, labels=names.selector("one"))
     assert all(not body["metadata"].get("finalizers") for body in left)
+    assert names.ledger_name("one") not in [body["metadata"]["name"] for body in left]
     revisions, _ = await api.list(CONTROLLER_REVISION, namespace, labels=names.selector("one"))
-    assert all(body["metadata"].get("ownerReferences") for body in revisions)
+    assert revisions == []
     return True
 
 

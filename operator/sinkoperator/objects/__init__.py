@@ -1,7 +1,7 @@
 """Builders of the objects that a job consists of: plain dictionaries from what was gathered. Pure: nothing is asked.
 
-`apply` calls `driver`, `committer`, `access` and `revision`. Names are deterministic and every object is owned by the
-SinkJob, so whoever finds one knows whose it is.
+`apply` calls `driver`, `committer`, `access` and `revision`. Names are deterministic; what may go with the SinkJob is
+owned by it.
 """
 
 from sinkoperator.objects.access import access

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sinkoperator.names import REVISION
 from sinkoperator.observed import JobObject
 from sinkruntime.kube.kinds import SINK_JOB, Object
 from sinkruntime.kube.names import labels
@@ -17,13 +18,14 @@ def metadata(
     more_labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Object:
-    """The metadata of an object that the SinkJob controls."""
+    """The metadata of an object that the SinkJob controls; a ControllerRevision is controlled by nobody."""
     made: Object = {
         "name": name,
         "namespace": job.namespace,
         "labels": {**labels(job.name, component), **(more_labels or {})},
-        "ownerReferences": [owner(job)],
     }
+    if component != REVISION:  # pending checkpoints need it though the SinkJob is being deleted
+        made["ownerReferences"] = [owner(job)]
     return made | ({"annotations": dict(annotations)} if annotations else {})
 
 

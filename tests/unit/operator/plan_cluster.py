@@ -100,14 +100,17 @@ class Cluster:
             self.job = replace(self.job, finalizers=(names.JOB_FINALIZER,))
 
     def _RemoveFinalizer(self, _: Observed, action: Action) -> None:  # noqa: N802
-        pending = self.ledger is not None and bool(self.ledger.pending)
-        assert not (pending and self.ledger_owned), "the garbage collector would take what is decided"
+        assert self.ledger is None or not self.ledger_owned, "nobody would delete it any more"
         self.gone = True
 
     def _CreateLedger(self, _: Observed, action: Action) -> None:  # noqa: N802
         if self.ledger is not None:
             raise Lost
         self.ledger = Ledger(f"ledger-{self.random.random()}", "data/flights")
+
+    def _ReleaseLedger(self, _: Observed, action: Action) -> None:  # noqa: N802
+        assert self.ledger is None or not self.ledger.records, "what is let go owes nothing"
+        self.ledger = None
 
     def _OrphanLedger(self, _: Observed, action: Action) -> None:  # noqa: N802
         self.ledger_owned = False
@@ -121,8 +124,8 @@ class Cluster:
         self.revisions.setdefault(action.revision, made)
 
     def _PruneRevisions(self, _: Observed, action: actions.PruneRevisions) -> None:  # noqa: N802
-        assert self.ledger is not None
-        assert not {record.revision for record in self.ledger.records} & set(action.revisions)
+        records = self.ledger.records if self.ledger is not None else ()
+        assert not {record.revision for record in records} & set(action.revisions)
         for name in action.revisions:
             self.revisions.pop(name, None)
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from sinkoperator.actions import BeginAbort, OrphanLedger, ReleaseLedger, RemoveFinalizer
+from sinkoperator.actions import BeginAbort, OrphanLedger, PruneRevisions, ReleaseLedger, RemoveFinalizer
 from sinkoperator.deletion import abort_suffix, deletion_policy, deletion_timeout_seconds
 from sinkoperator.names import FORCE_DELETE_ANNOTATION
 from sinkoperator.observed import Observed, Trouble
 from sinkoperator.plan import plan
 from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, PartState
-from sinkruntime.spec.digest import revision as revision_of
 from tests.unit.operator.plan_world import (
     NOW,
     UID,
@@ -28,7 +27,7 @@ from tests.unit.operator.plan_world import (
     part,
     raw_of,
     record,
-    spec_of,
+    revision,
     told,
 )
 
@@ -53,12 +52,12 @@ def test_drain_stops_the_driver_commits_lets_the_ledger_go_then_the_job() -> Non
     cleaning = record(1, 2, {"lake": part(PartState.COMMITTED)}, state=CheckpointState.COMMITTED)
     assert kinds(plan(deleted(ledger(2, cleaning)))) == [], "clean-up is owed, too"
     done = plan(deleted(ledger(2)))
-    assert kinds(done) == ["StopCoordinator", "ReleaseLedger", "RemoveFinalizer"]
+    assert kinds(done) == ["StopCoordinator", "ReleaseLedger", "PruneRevisions", "RemoveFinalizer"]
     assert done.status["phase"] == "Terminating"
 
 
 def test_a_job_without_a_ledger_goes_at_once() -> None:
-    assert kinds(plan(deleted(None))) == GO
+    assert kinds(plan(replace(deleted(None), revisions=()))) == GO
 
 
 def test_a_job_without_our_finalizer_is_not_touched() -> None:
@@ -83,8 +82,10 @@ def test_the_deadline_turns_drain_into_orphan_with_an_event() -> None:
     made = plan(seen)
     assert kinds(made) == ["StopCoordinator", "OrphanLedger", "RemoveFinalizer"]
     assert "DrainTimedOut" in told(made)
-    (orphan,) = [action for action in acts(made) if isinstance(action, OrphanLedger)]
-    assert orphan.revisions == (revision_of(spec_of()),), "its records name them"
+    former = replace(revision(), name="former")
+    kept = plan(replace(seen, revisions=(*seen.revisions, former)))
+    pruned = [action.revisions for action in acts(kept) if isinstance(action, PruneRevisions)]
+    assert pruned == [("former",)], "its records name the other one"
     later = plan(replace(seen, ledger=held(ledger(2, record(1, 2)), owner_uid="", finalizer=False)))
     assert kinds(later) == GO, "the ledger was let go before a crash"
 
@@ -158,7 +159,7 @@ def test_a_ledger_that_is_being_deleted_itself_keeps_its_finalizer_as_an_orphan(
 
 def test_another_sinkjobs_ledger_is_left_alone() -> None:
     seen = replace(deleted(None), ledger=held(ledger(2, record(1, 2)), owner_uid="another"))
-    assert kinds(plan(seen)) == GO
+    assert kinds(plan(seen)) == GO, "and so are the revisions that it may need"
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,9 @@ def config_map(text: str | None, **metadata: Any) -> dict[str, Any]:
 
 
 def test_a_ledger_has_an_owner_and_a_finalizer() -> None:
-    owners = [{"kind": "Backup", "uid": "b"}, {"kind": "SinkJob", "uid": JOB_UID}]
+    notes = {names.OWNER_ANNOTATION: JOB_UID}
     text = codec.encode(Ledger("id", "n/j", epoch=2))
-    read = reading.ledger_object(config_map(text, ownerReferences=owners, finalizers=[names.LEDGER_FINALIZER]))
+    read = reading.ledger_object(config_map(text, annotations=notes, finalizers=[names.LEDGER_FINALIZER]))
 
     assert read.ledger is not None
     assert read.ledger.epoch == 2
