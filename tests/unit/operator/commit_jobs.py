@@ -63,6 +63,7 @@ class Jobs:
     manager: Manager
     cluster: Cluster
     held: bool = True
+    key: Key = KEY
     store: MemoryLedgerStore = field(default_factory=MemoryLedgerStore)
     seen: list[Ledger] = field(default_factory=list)
     changes: int = 0
@@ -87,16 +88,16 @@ class Jobs:
 
     def charge(self, manifest: Json, revision: str = "rev-1", intent: str = "rev-1/0/x", **fields: Any) -> Charge:
         """Keep the revision, and make the charge of it."""
-        self.cluster.put("ControllerRevision", names.revision_name(KEY[1], revision), {"data": {"spec": manifest}})
+        self.cluster.put("ControllerRevision", names.revision_name(self.key[1], revision), {"data": {"spec": manifest}})
         return Charge(SinkJobSpec.model_validate(manifest, by_alias=True, by_name=False), revision, intent, **fields)
 
     async def begin(self, charge: Charge, ledger: Ledger | None = None) -> None:
         await self.store.create(running(token=0) if ledger is None else ledger)
-        self.manager.run(KEY, charge)
+        self.manager.run(self.key, charge)
         await self.until_begun()
 
     async def until_begun(self) -> None:
-        await self.until(lambda ledger: self.manager.begun(KEY))
+        await self.until(lambda ledger: self.manager.begun(self.key))
 
     async def decide(self, number: int, values: list[str] | None = None, revision: str = "rev-1") -> None:
         data = ['{"n":0}'] if values is None else values
@@ -133,11 +134,11 @@ def _once(ledger: Ledger, event: Decide) -> Event | None:
     return None if ledger.decided >= event.record.number else event
 
 
-def play(stage: Stage, tmp_path: Path, act: Callable[[Jobs], Coroutine[Any, Any, None]]) -> None:
+def play(stage: Stage, tmp_path: Path, act: Callable[[Jobs], Coroutine[Any, Any, None]], **changes: Any) -> None:
     """Run a scene."""
 
     async def run(nursery: Nursery) -> None:
-        async with place(tmp_path, nursery) as there:
+        async with place(tmp_path, nursery, **changes) as there:
             cluster = Cluster()
             made = Jobs(there, cast(Manager, None), cluster)
             made.manager = Manager(cast(Api, cluster), there.pool, made, made.environment)

@@ -14,7 +14,7 @@ from sinkruntime.errors import LedgerCorrupt
 from sinkruntime.ledger.change import change
 from sinkruntime.protocol.events import RaiseToken
 from sinkruntime.protocol.ledger import CheckpointState, Ledger, PartState
-from tests.protocol.build import part_of
+from tests.protocol.build import part_of, running
 from tests.unit.operator.commit_jobs import KEY, Jobs, play, settled
 from tests.unit.operator.commit_world import Stage, lives, until
 
@@ -331,3 +331,39 @@ def test_commits_go_on_after_the_clean_parent_was_killed(stage: Stage, tmp_path:
         assert jobs.place.committed() == ["committer-1-0", "committer-2-0"]
 
     play(stage, tmp_path, act)
+
+
+def test_many_committables_go_through_one_worker_in_chunks(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        await jobs.begin(jobs.charge(jobs.manifest()))
+        filler = "x" * 500
+        await jobs.decide(1, [f'{{"n":{number},"x":"{filler}"}}' for number in range(300)])
+        await jobs.until(settled)
+        assert len(jobs.place.committed()) == 300
+        assert len(jobs.place.calls("open")) == 1
+        assert len(jobs.place.calls("commit")) == 5
+
+    play(stage, tmp_path, act)
+
+
+def test_more_jobs_than_workers_all_commit_everything_once(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        others = [Jobs(jobs.place, jobs.manager, jobs.cluster, key=("team", f"job-{at}")) for at in range(8)]
+        by_key = {other.key: other for other in others}
+        jobs.store_of = lambda key: by_key[key].store  # type: ignore[method-assign]
+        for other in others:
+            await other.store.create(running(token=0))
+            manifest = jobs.manifest()
+            folder = tmp_path / other.key[1]
+            folder.mkdir()
+            manifest["sinks"][0]["options"]["folder"] = str(folder)
+            jobs.manager.run(other.key, other.charge(manifest))
+        for number in (1, 2, 3):
+            await asyncio.gather(*(other.decide(number) for other in others))
+        for other in others:
+            await other.until(settled)
+            visible = sorted(file.name for file in (tmp_path / other.key[1]).glob("committer-*"))
+            assert visible == ["committer-1-0", "committer-2-0", "committer-3-0"]
+        assert len(jobs.place.pool.workers) <= 2
+
+    play(stage, tmp_path, act, workers=3, workers_per_namespace=2)
