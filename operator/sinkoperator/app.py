@@ -25,6 +25,7 @@ from sinkoperator.commits.settings import WorkerSettings
 from sinkoperator.duty import Duty
 from sinkoperator.events import Events
 from sinkoperator.handlers import Hints
+from sinkoperator.health import Health
 from sinkoperator.leases import Leases
 from sinkoperator.membership import LeaseSettings
 from sinkoperator.metrics import OperatorMetrics
@@ -36,7 +37,7 @@ from sinkoperator.work_queue import QueueSettings, WorkQueue
 from sinkoperator.world import Key, World
 from sinkruntime.environment import Environment
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.kube import Api, ApiError
+from sinkruntime.kube import LEASE, Api, ApiError, Watch
 from sinkruntime.ledger.configmap import ConfigMapLedgerStore, LedgerPlace
 from sinkruntime.ledger.store import LedgerStore
 from sinkruntime.protocol.ledger import Ledger
@@ -74,12 +75,17 @@ class Operator:
         self.leases = Leases(api, lease_settings(settings), environment, self.duty)
         outside = Outside(api, self.world, environment, self.coordinators, self.telling, self.duty.begins)
         self.reconciler = assemble(outside, plan_settings(settings))
+        self.health = Health(self.leases, environment)
+        self._synced = False
+        self.health.need("the first lists of SinkJobs and of what was made for them", lambda: self._synced)
         self.duty.join(self.leases.holds, self.manager, self.reconciler.forget)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, then end in order. Raises `ConfigurationError` where rights are missing, and whatever ends a
         part that must not end."""
         try:
+            if self._settings.health_port:
+                await self._stack.enter_async_context(serve(self.health.pages(), self._settings.health_port))
             await rights.check(self._api, self._settings.namespaces)
             await self.nursery.start()
             self._measure()
@@ -87,7 +93,9 @@ class Operator:
             if self._settings.metrics_port:
                 await self._stack.enter_async_context(serve({"/metrics": self._page}, self._settings.metrics_port))
             await self._stack.enter_async_context(self.world)
+            await self._stack.enter_async_context(self._watch_leases())
             background = [
+                asyncio.create_task(self.health.beat(), name="beat"),
                 asyncio.create_task(self.hints.run(), name="hints"),
                 asyncio.create_task(self._relist(), name="relist"),
             ]
@@ -110,6 +118,14 @@ class Operator:
         self.metrics.workers(lambda: len(self.pool.workers))
         for kind, age_seconds in self.world.ages().items():
             self.metrics.watch(kind, age_seconds)
+            self.health.watch(kind, age_seconds)
+
+    def _watch_leases(self) -> Watch:
+        """It shows freed shards at once, and proves by our own Lease that watches are told what is written."""
+        watch = self._api.watch(LEASE, self._settings.operator_namespace)
+        watch.subscribe(self.leases.hint)
+        watch.subscribe(self.health.lease_seen)
+        return watch
 
     async def _page(self) -> Answer:
         content_type, text = await self.metrics.page()
@@ -123,6 +139,7 @@ class Operator:
             await _first([stopped, synced, *background])
             if stop.is_set():
                 return
+            self._synced = True
             log.info("%d SinkJobs are known; this replica joins", self.world.count())
             leases = asyncio.create_task(self.leases.run(), name="leases")
             try:
