@@ -68,14 +68,23 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(request: pytest.FixtureRequest) -> Path:
-    """A cluster with our CRD, as cluster-admin: the one that SINKJOB_TEST_KUBECONFIG names, else our own."""
+def named_cluster() -> Path | None:
+    """The cluster that SINKJOB_TEST_KUBECONFIG names, with our CRD; None where none is named."""
     named = os.environ.get("SINKJOB_TEST_KUBECONFIG", "")
     if not named:
-        plane: ControlPlane = request.getfixturevalue("control_plane")
-        return plane.kubeconfig
+        return None
     asyncio.run(_set_up(Path(named)))
     return Path(named)
+
+
+@pytest.fixture
+def kubeconfig(request: pytest.FixtureRequest, named_cluster: Path | None) -> Path:
+    """A cluster with our CRD, as cluster-admin: the named one, else our own; for a test that needs the control plane
+    itself (its address, its processes) our own."""
+    if named_cluster is not None and "control_plane" not in request.fixturenames:
+        return named_cluster
+    plane: ControlPlane = request.getfixturevalue("control_plane")
+    return plane.kubeconfig
 
 
 async def _set_up(kubeconfig: Path) -> None:
