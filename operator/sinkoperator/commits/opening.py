@@ -23,6 +23,8 @@ from sinkruntime.spec.models import API_VERSION, KIND
 
 log = logging.getLogger(__name__)
 
+NO_IDENTITY: Json = {"files": {}, "environment": {}, "renew_seconds": 0}
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
@@ -54,7 +56,7 @@ class Resolver:
             "ledger_id": self._of.ledger_id,
             "secrets": secrets,
             "configMaps": config_maps,
-            "identity": await self.identity(spec),
+            "identity": await self._identity(spec, has_own_keys=bool(asked)),
             "egress": self._settings.egress.texts(),
         }
 
@@ -84,25 +86,40 @@ class Resolver:
         binary = {key: _text(value, CONFIG_MAP, name, key) for key, value in (found.get("binaryData") or {}).items()}
         return {**binary, **(found.get("data") or {})}
 
-    async def identity(self, spec: Mapping[str, Any]) -> Json:
-        """The job's own identity, with a fresh token: files and environment; empty where it has none."""
+    async def _identity(self, spec: Mapping[str, Any], has_own_keys: bool) -> Json:
+        """The job's own identity, with a fresh token: files and environment; empty where it has none.
+
+        Raises `ConfigurationError` where it has one that this operator may not ask for, and no keys beside it.
+        """
         account = spec.get("serviceAccountName") or self._settings.default_service_account
         account = account or names.access_name(self._of.job)
         grant = await self._grant(account)
         if grant is None:
-            return {"files": {}, "environment": {}, "renew_seconds": 0}
-        token = await self._api.token(self._of.namespace, account, audience=grant.audience, seconds=TOKEN_SECONDS)
+            return NO_IDENTITY
+        try:
+            token = await self._api.token(self._of.namespace, account, audience=grant.audience, seconds=TOKEN_SECONDS)
+        except Forbidden as error:
+            if has_own_keys:
+                log.warning("job %s/%s goes without its own identity: %s", *self._job, error.message)
+                return NO_IDENTITY
+            message = f"no token of the ServiceAccount `{account}` can be had for {grant.audience}: {error.message}"
+            advice = "let the operator create serviceaccounts/token, give the sink keys, or set commit.runOn: Driver"
+            raise ConfigurationError("TokenRefused", message, advice=advice) from error
         return {
             "files": {**grant.files, TOKEN_FILE: token},
             "environment": dict(grant.environment),
             "renew_seconds": life_seconds(token) / 2,
         }
 
+    @property
+    def _job(self) -> tuple[str, str]:
+        return self._of.namespace, self._of.job
+
     async def _grant(self, account: str) -> Grant | None:
         try:
             found = await self._api.get(SERVICE_ACCOUNT, self._of.namespace, account)
         except Forbidden as error:
-            log.warning("job %s/%s has no identity of its own: %s", self._of.namespace, self._of.job, error.message)
+            log.warning("job %s/%s has no identity of its own: %s", *self._job, error.message)
             return None
         return grant_of(((found or {}).get("metadata") or {}).get("annotations") or {})
 

@@ -33,18 +33,29 @@ KEY: Key = ("team", "flights")
 FAST = {"timeout": "2s", "maxTimeout": "4s", "retry": {"initialBackoff": "10ms", "maxBackoff": "40ms"}}
 
 
+class ShiftedClock(SystemClock):
+    """The machine's clock, which a test can put forward."""
+
+    shift_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.shift_seconds
+
+
 class Cluster:
     """The two requests that an opening makes."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.asked: list[tuple[str, str]] = []
+        self.tokens = 0
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Json | None:
         self.asked.append((kind.name, name))
         return self.objects.get((kind.name, namespace, name))
 
     async def token(self, namespace: str, service_account: str, *, audience: str, seconds: int) -> str:
+        self.tokens += 1
         return f"token of {service_account} for {audience}"
 
     def put(self, kind: str, name: str, body: Json) -> None:
@@ -67,7 +78,11 @@ class Jobs:
     store: MemoryLedgerStore = field(default_factory=MemoryLedgerStore)
     seen: list[Ledger] = field(default_factory=list)
     changes: int = 0
-    environment: Environment = field(default_factory=lambda: Environment(SystemClock(), random.Random(3)))
+    clock: ShiftedClock = field(default_factory=ShiftedClock)
+    environment: Environment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.environment = Environment(self.clock, random.Random(3))
 
     # What the manager asks.
     def store_of(self, key: Key) -> MemoryLedgerStore:

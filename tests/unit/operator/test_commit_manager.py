@@ -367,3 +367,20 @@ def test_more_jobs_than_workers_all_commit_everything_once(stage: Stage, tmp_pat
         assert len(jobs.place.pool.workers) <= 2
 
     play(stage, tmp_path, act, workers=3, workers_per_namespace=2)
+
+
+def test_the_jobs_token_is_renewed_in_the_worker_that_is_open(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        role = {"eks.amazonaws.com/role-arn": "arn"}
+        jobs.cluster.put("ServiceAccount", "default", {"metadata": {"annotations": role}})
+        jobs.place.behave("commit", "open token")
+        await jobs.begin(jobs.charge(jobs.manifest()))
+        for number, tokens in ((1, 1), (2, 1), (3, 2)):
+            if number == 3:
+                jobs.clock.shift_seconds = 301.0  # half of the 600 s of a token that does not say how long it lives
+            await jobs.decide(number)
+            await jobs.until(settled)
+            assert jobs.cluster.tokens == tokens
+        assert len(jobs.place.calls("open")) == 1
+
+    play(stage, tmp_path, act)
