@@ -22,6 +22,8 @@ _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 #: The last resort for Spark's own texts, which carry whole plans and stack traces.
 MESSAGE_CHARACTERS_MAX = 2000
+#: Java may make a circle of causes.
+CAUSES_MAX = 20
 
 
 class TaskFailure(Exception):
@@ -61,6 +63,21 @@ def first_line(error: BaseException) -> str:
     paragraph = text.split("\n\n")[0]
     said = re.split(r"\n(?=\tat |== |Driver stacktrace|JVM stacktrace)|;\n'", paragraph)[0]
     return _bounded(" ".join(re.sub(r"SQLSTATE: \w+", "", said).split()).rstrip("."))
+
+
+def with_cause(error: BaseException) -> str:
+    """As `first_line`, and after it what the innermost of Java's causes says: the outer ones may say nothing."""
+    said = first_line(error)
+    if not isinstance(error, Py4JJavaError):
+        return said
+    innermost = error.java_exception
+    for _ in range(CAUSES_MAX):
+        cause = innermost.getCause()
+        if cause is None:
+            break
+        innermost = cause
+    reason = _bounded(" ".join(str(innermost.toString()).split("\n\n")[0].split()))
+    return said if reason.rstrip(".") in said else f"{said}: {reason}"
 
 
 def _said(error: BaseException) -> str:

@@ -28,6 +28,7 @@ EPOCH_LABEL = f"{GROUP}/epoch"
 TEMPORARY = "/tmp"
 #: Fixed, so that a NetworkPolicy can name them.
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
+API_MILLISECONDS = "30000"
 #: A host name's 63 characters less what Spark adds: `-exec-` and a number.
 PREFIX_LENGTH_MAX = 47
 PREFIX_DIGEST_LENGTH = 8
@@ -75,6 +76,9 @@ def defaults(spec: SinkJobSpec) -> dict[str, str]:
         # Spark ends a driver that has lost some executors, however long ago. Ours watches that it has any.
         "spark.executor.maxNumFailures": str(2**31 - 1),
         "spark.executor.instances": str(spec.executor.instances),
+        # Spark's own 10 s end the start of a driver on a node that is busy.
+        "spark.kubernetes.driver.connectionTimeout": API_MILLISECONDS,
+        "spark.kubernetes.driver.requestTimeout": API_MILLISECONDS,
     }
 
 

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.spark.failure import SPARK_ERRORS, first_line
+from sinkruntime.spark.failure import SPARK_ERRORS, first_line, with_cause
 from sinkruntime.spark.java import find_java
 from sinkruntime.spark.source import resolve
 from sinkruntime.spec.imports import import_path
@@ -119,7 +119,7 @@ def open_session(settings: SessionSettings) -> SparkSession:
         try:
             session = builder.getOrCreate()
         except SPARK_ERRORS as error:
-            message = f"Spark did not start: {first_line(error)}"
+            message = f"Spark did not start: {with_cause(error)}"
             raise ConfigurationError("SparkNotStarted", message, path="spec.sparkConf") from error
     if session.version != pyspark.__version__:
         message = f"Spark {session.version} was started, this release needs {pyspark.__version__}"

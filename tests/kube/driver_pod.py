@@ -10,12 +10,12 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sinkruntime.cluster.job import PodJob, load_pod_job
 from sinkruntime.cluster.surroundings import Surroundings
@@ -34,6 +34,8 @@ from sinkruntime.protocol.ledger import Authority, Ledger
 from sinkruntime.spec.digest import revision
 from sinkruntime.spec.load import parse_object
 from tests.killmatrix.tree import Tree
+
+T = TypeVar("T")
 
 NAME = "flights"
 ROWS_PER_FILE = 3
@@ -165,10 +167,10 @@ class Place:
         self.end_coordinators()
         name = self.store.place.name
         free: dict[str, Any] = {"metadata": {"finalizers": None}}
-        self.backstage.call(self.api.patch(CONFIG_MAP, self.namespace, name, free))
-        self.backstage.call(self.api.delete(CONFIG_MAP, self.namespace, name))
+        self.call(self.api.patch(CONFIG_MAP, self.namespace, name, free))
+        self.call(self.api.delete(CONFIG_MAP, self.namespace, name))
         deadline = time.monotonic() + WAIT_SECONDS
-        while self.backstage.call(self.store.load()) is not None:
+        while self.call(self.store.load()) is not None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         self.create_ledger()
@@ -184,19 +186,23 @@ class Place:
     def create_ledger(self) -> str:
         """As the operator does; the ledger's id."""
         made = Ledger(self.environment.identity(), f"{self.namespace}/{NAME}")
-        self.backstage.call(self.store.create(made))
+        self.call(self.store.create(made))
         return made.ledger_id
 
     def ledger(self) -> Ledger:
         """The ledger as it is now."""
-        stored = self.backstage.call(self.store.load())
+        stored = self.call(self.store.load())
         assert stored is not None
         return stored.ledger
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it in the operator's loop, whatever has become of its coordinators."""
+        return self.backstage.finish(work, WAIT_SECONDS)
 
     def raise_epoch(self) -> int:
         """As the operator does before each start of a driver; the new epoch."""
         raised = self.ledger().epoch + 1
-        self.backstage.call(
+        self.call(
             change(
                 self.store,
                 lambda ledger: None if ledger.epoch == raised else RaiseEpoch(raised),

@@ -144,9 +144,12 @@ def test_an_epoch_is_claimed_once(place: Place) -> None:
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"sinks": [{"name": "lake", "type": "file", "options": {"paht": "/x"}}]}, "spec.sinks[0].options.paht"),
         (
-            {"source": {"format": "json", "optionsFrom": [{"secretRef": {"name": "nowhere"}}]}},
+            {"sinks": [{"name": "lake", "type": "file", "options": {"path": "/x", "formatt": "json"}}]},
+            "spec.sinks[0].options.formatt",
+        ),
+        (
+            {"source": {"format": "rate", "optionsFrom": [{"secretRef": {"name": "nowhere"}}]}},
             "spec.source.optionsFrom[0]",
         ),
     ],

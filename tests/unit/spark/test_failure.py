@@ -1,9 +1,10 @@
 """Errors on their way from a task to the driver, without Spark between."""
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from sinkruntime.errors import ConfigurationError, Fenced, SinkjobError, TargetError, WriterFailed, sink_path
-from sinkruntime.spark.failure import MESSAGE_CHARACTERS_MAX, TaskFailure, first_line, translate
+from sinkruntime.spark.failure import CAUSES_MAX, MESSAGE_CHARACTERS_MAX, TaskFailure, first_line, translate, with_cause
 
 
 def through_spark(failure: TaskFailure) -> Exception:
@@ -62,3 +63,32 @@ def test_the_rest_is_bounded_and_says_what_was_being_done() -> None:
 )
 def test_spark_texts_lose_plans_and_traces(text: str, line: str) -> None:
     assert first_line(RuntimeError(text)) == line
+
+
+class Thrown:
+    """A Java exception as Py4J gives it."""
+
+    _target_id = "o1"
+    _gateway_client = None
+
+    def __init__(self, text: str, cause: "Thrown | None" = None) -> None:
+        self.text, self.cause = text, cause
+
+    def toString(self) -> str:  # noqa: N802  (Java's name)
+        return self.text
+
+    def getCause(self) -> "Thrown | None":  # noqa: N802
+        return self.cause
+
+
+def test_the_innermost_cause_is_told_after_what_the_outer_ones_say() -> None:
+    thrown = Thrown("SparkException: cannot be made", Thrown("middle", Thrown("IOException: timed out\nmore")))
+    assert with_cause(Py4JJavaError("x", thrown)) == "SparkException: cannot be made: IOException: timed out more"
+    assert with_cause(Py4JJavaError("x", Thrown("alone"))) == "alone"
+    assert with_cause(ValueError("no Java")) == "no Java"
+
+
+def test_causes_in_a_circle_come_to_an_end() -> None:
+    first = Thrown("a")
+    first.cause = Thrown("b", first)
+    assert with_cause(Py4JJavaError("x", first)) == "a" + (": b" if CAUSES_MAX % 2 else "")
