@@ -31,6 +31,7 @@ from sinkoperator.membership import LeaseSettings
 from sinkoperator.metrics import OperatorMetrics
 from sinkoperator.observed import PlanSettings
 from sinkoperator.settings import Settings
+from sinkoperator.spills import JobSpill
 from sinkoperator.telling import Telling
 from sinkoperator.web import Answer, serve
 from sinkoperator.work_queue import QueueSettings, WorkQueue
@@ -86,8 +87,9 @@ class Operator:
         try:
             if self._settings.health_port:
                 await self._stack.enter_async_context(serve(self.health.pages(), self._settings.health_port))
-            await rights.check(self._api, self._settings.namespaces)
             await self.nursery.start()
+            if not await self._may_begin(stop):
+                return
             self._measure()
             await self._stack.enter_async_context(self.events)
             if self._settings.metrics_port:
@@ -109,6 +111,20 @@ class Operator:
             await self.pool.stop()
             await self.nursery.stop()
             await self._stack.aclose()
+
+    async def _may_begin(self, stop: asyncio.Event) -> bool:
+        """Whether all rights are there, once the API server says so; False where it is to stop before that."""
+
+        async def check() -> None:
+            await rights.check(self._api, self._settings.namespaces)
+
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        checked = asyncio.create_task(_until_done("asking for rights", check), name="rights")
+        try:
+            await _first([stopped, checked])
+        finally:
+            await _end([stopped, checked])
+        return not stop.is_set()
 
     def _measure(self) -> None:
         """Join the metrics with what they measure."""
@@ -172,7 +188,7 @@ class Operator:
     async def _relist(self) -> None:
         """List all SinkJobs now and then; a watch of Kopf's that has told nothing of a change is begun anew."""
         while True:
-            await _until_done(self.world.relist)
+            await _until_done("listing SinkJobs", self.world.relist)
             await asyncio.sleep(HINT_SECONDS)
             unheard = self.world.unheard()
             if unheard:
@@ -182,7 +198,8 @@ class Operator:
 
     def store_of(self, key: Key) -> LedgerStore:
         """See `commits.manager.Outside`."""
-        return ConfigMapLedgerStore(self._api, LedgerPlace(*key), self.world.ledger_watch(key[0]))
+        spill = JobSpill(self._api, self.world, key, self.pool.settings.egress)
+        return ConfigMapLedgerStore(self._api, LedgerPlace(*key), self.world.ledger_watch(key[0]), spill)
 
     def holds(self, key: Key) -> bool:
         """See `commits.manager.Outside`."""
@@ -243,13 +260,14 @@ def plan_settings(settings: Settings) -> PlanSettings:
     )
 
 
-async def _until_done(step: Callable[[], Awaitable[None]]) -> None:
+async def _until_done(what: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Again and again while the API server is away."""
     while True:
         try:
             await step()
             return
         except ApiError as error:
-            log.warning("the SinkJobs could not be listed: %s", error)
+            log.warning("%s: %s", what, error)
             await asyncio.sleep(RETRY_SECONDS)
 
 
