@@ -7,7 +7,8 @@ import ipaddress
 import pytest
 
 from sinkoperator.commits.egress import Egress, Rule
-from sinkoperator.commits.guard import hosts_in
+from sinkoperator.commits.guard import Guard, hosts_in
+from sinkruntime.errors import ConfigurationError
 
 
 def why_not(egress: Egress, address: str, port: int = 443, *hosts: str) -> str:
@@ -98,3 +99,17 @@ def test_hosts_are_found_in_options_wherever_they_stand() -> None:
         ("options.storage.endpoint", "169.254.169.254", 0),
         ("options.abfss", "account.dfs.example.org", 0),
     }
+
+
+def test_an_address_is_open_by_the_name_under_which_it_was_found() -> None:
+    guard = Guard()  # not put in place: that could not be undone in this process
+    guard.obey(Egress.parse(["*.example.org"]))
+    guard._remember("8.8.8.8", "db.example.org")
+    guard._remember("9.9.9.9", "elsewhere.example.com")
+    guard._remember("169.254.169.254", "sneaky.example.org")
+    assert guard.why_not("8.8.8.8", 443) == ""
+    assert "--egress-allow" in guard.why_not("9.9.9.9", 443)
+    assert guard.why_not("169.254.169.254", 80)
+    with pytest.raises(ConfigurationError, match=r"9\.9\.9\.9:443 may not be reached") as caught:
+        guard.check_options({"catalog": {"uri": "https://9.9.9.9:443/v1"}})
+    assert (caught.value.reason, caught.value.path) == ("EgressRefused", "options.catalog.uri")
