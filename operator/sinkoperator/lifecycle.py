@@ -155,17 +155,17 @@ def _upgrade(facts: Facts, pod: DriverPod, spec: SinkJobSpec) -> Trouble | None:
 
 def _without_drivers(facts: Facts, spec: SinkJobSpec) -> Course:
     """Account for the last driver's end, then start the next, wait for it, or be done."""
-    restarts, fresh = facts.restarts, False
+    restarts = facts.restarts
     end = facts.last_end(commit_only=False)
     if end is not None and not end.commit_only and end.intent == facts.intent and not facts.batch_decided:
         account = account_for(restarts.work, _judged(end, facts, spec), spec.restart_policy, facts.observed.now)
-        restarts, fresh = restarts.with_account(False, account), True
+        restarts = restarts.with_account(False, account)  # its pause is to come: nothing starts in this look
     settled = _settled(facts, restarts)
     if settled is not None:
         return commit_only(facts, restarts, settled)
     account = restarts.work
     left = (account.next_time or 0.0) - facts.observed.now
-    if account.intent == facts.intent and account.verdict in (Verdict.RETRY, Verdict.HOLD) and (fresh or left > 0):
+    if account.intent == facts.intent and account.verdict in (Verdict.RETRY, Verdict.HOLD) and left > 0:
         return Course(
             Phase.RESTARTING, restarts, waiting=account.trouble, look_again_seconds=min(CALM_SECONDS, max(0.1, left))
         )

@@ -275,6 +275,7 @@ def test_a_batch_job_that_is_decided_is_never_run_again() -> None:
     assert condition(done, "Ready") == ("True", "Completed")
     failed = plan(observed(ledger(2, batches=(run,)), ended(2, 1, changes=BATCH), raw=raw))
     assert failed.status["phase"] == "Succeeded", "the driver died after the decision"
+    assert failed.status["restarts"]["total"] == 0, "no restart follows, so none is counted"
 
 
 def test_a_batch_job_runs_again_with_another_nonce_only() -> None:
