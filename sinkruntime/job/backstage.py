@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 #: How long the thread may take to end after everything in it was cancelled.
 JOIN_SECONDS = 30.0
+#: Connections that were aborted close their sockets in the loop's next rounds.
+LAST_ROUNDS_SECONDS = 0.01
 #: How often a call that waits looks whether it is to stop.
 POLL_SECONDS = 0.2
 
@@ -54,6 +56,7 @@ class Backstage:
         for task in self._spawned:
             task.cancel()
         await asyncio.gather(*self._spawned, return_exceptions=True)
+        await asyncio.sleep(LAST_ROUNDS_SECONDS)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, endless: bool = False) -> None:
         """Start something that runs until it is asked to stop, or else (`endless`) until the end."""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 NAME = "flights"
 ROWS_PER_FILE = 3
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 #: A run lives for seconds: what makes a JVM start quickly matters more than what makes it fast later.
 SPARK_CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 

@@ -15,7 +15,7 @@ from sinkruntime.protocol.ledger import Authority, Ledger
 from tests.kube.control_plane import ControlPlane
 from tests.kube.driver_pod import NAME, WAIT_SECONDS, Place, operator_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STREAMING = {"type": "ProcessingTime", "interval": "100ms"}
 AWAY_SECONDS = 8.0
