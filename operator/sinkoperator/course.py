@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sinkoperator.actions import Action
@@ -53,7 +53,3 @@ class Course:
     upgrade: Trouble | None = None
     look_again_seconds: float = CALM_SECONDS
     untouched: bool = False
-
-    def but(self, *, phase: Phase | None = None, waiting: Trouble | None = None) -> Course:
-        """The same, under another phase or with another reason to wait."""
-        return replace(self, phase=phase or self.phase, waiting=waiting or self.waiting)
