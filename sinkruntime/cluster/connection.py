@@ -6,6 +6,7 @@ committers in threads of this process: it is the job's own, and so are its crede
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from sinkruntime.kube.names import JOB_LABEL, MANAGED_BY, MANAGED_BY_LABEL
 from sinkruntime.ledger.configmap import ConfigMapLedgerStore, LedgerPlace
 from sinkruntime.ledger.spill import Spill
 from sinkruntime.protocol.ledger import Authority
+
+log = logging.getLogger(__name__)
 
 #: How long a ledger that cannot be reached is waited for before the process gives up; the next epoch goes on.
 LEDGER_SECONDS = 600.0
@@ -93,7 +96,10 @@ def connected(job: PodJob, environment: Environment) -> Iterator[Connection]:
         try:
             yield backstage.call(_connect(job, environment, backstage, stack))
         finally:
-            backstage.finish(stack.aclose(), CLOSE_SECONDS)
+            try:
+                backstage.finish(stack.aclose(), CLOSE_SECONDS)
+            except TimeoutError:  # must not hide why it ends
+                log.warning("connections to the API server did not close within %.0f s", CLOSE_SECONDS)
 
 
 async def _connect(job: PodJob, environment: Environment, backstage: Backstage, stack: AsyncExitStack) -> Connection:

@@ -58,7 +58,7 @@ class PodJob:
         if not path.is_file():
             message = f"revision {wanted} of {self.name}, which a pending checkpoint needs, is not mounted: {path}"
             raise ConfigurationError("RevisionLost", message, advice="restore the ControllerRevision of that name")
-        return make_sinks(_bound(path, self.surroundings), ledger_id)
+        return make_sinks(_bound(path, self.surroundings, sinks_only=True), ledger_id)
 
 
 def load_pod_job(path: Path, surroundings: Surroundings) -> PodJob:
@@ -72,8 +72,14 @@ def load_pod_job(path: Path, surroundings: Surroundings) -> PodJob:
     return PodJob(bound, surroundings, revision(spec), path.parent)
 
 
-def _bound(path: Path, surroundings: Surroundings) -> BoundJob:
-    manifest = Manifest(parse_object(_read(path)), APPLICATION, str(path))
+def _bound(path: Path, surroundings: Surroundings, *, sinks_only: bool = False) -> BoundJob:
+    """`sinks_only`: without the secrets of the source, which may be gone by the time that an old revision commits."""
+    job = parse_object(_read(path))
+    if sinks_only:
+        source = job.spec.source.model_copy(update={"options_from": ()})
+        checkpoint = job.spec.checkpoint.model_copy(update={"options_from": ()})
+        job = job.model_copy(update={"spec": job.spec.model_copy(update={"source": source, "checkpoint": checkpoint})})
+    manifest = Manifest(job, APPLICATION, str(path))
     for folder in _code(manifest.job.spec, surroundings):
         add_import_path(Path(folder), ())
     return bind(manifest, surroundings.places)
