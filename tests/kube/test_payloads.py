@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sinkruntime.errors import ConfigurationError, LedgerCorrupt, LedgerTooLarge, LedgerUnavailable
+from sinkruntime.environment import Environment
+from sinkruntime.errors import AnswerLost, ConfigurationError, LedgerCorrupt, LedgerTooLarge, LedgerUnavailable
 from sinkruntime.kube import CONFIG_MAP, Api, Object, Unavailable
+from sinkruntime.ledger.change import patiently
 from sinkruntime.ledger.configmap import ConfigMapLedgerStore, LedgerPlace
 from sinkruntime.ledger.configmap_payloads import CHUNK_BYTES_MAX, SPILL_BYTES_MIN
 from sinkruntime.ledger.payloads import object_name
 from sinkruntime.ledger.spill import Spill
+from tests.kube.control_plane import ControlPlane
+from tests.kube.test_watch import QUICK
 from tests.servers.s3 import S3Server
+from tests.servers.toxiproxy import Toxiproxy
 from tests.unit.ledger.contract import NEW
 
 THREE_CHUNKS = 2 * CHUNK_BYTES_MAX + 7
@@ -174,6 +180,32 @@ async def test_a_restored_ledger_takes_the_old_payloads_over(api: Api, namespace
     ledger = await api.get(CONFIG_MAP, namespace, "flights-ledger")
     assert ledger is not None
     assert [owner["uid"] for owner in chunk["metadata"]["ownerReferences"]] == [ledger["metadata"]["uid"]]
+
+
+async def test_an_api_server_that_is_away_or_loses_answers_is_told_apart(
+    api: Api, namespace: str, toxiproxy: Toxiproxy, control_plane: ControlPlane
+) -> None:
+    await opened(api, namespace)
+    name, data = content(10)
+    with toxiproxy.proxy(control_plane.address) as proxy:
+        kubeconfig = control_plane.kubeconfig_for(proxy.listen, name="proxied")
+        async with await Api.connect(replace(QUICK, kubeconfig=str(kubeconfig))) as proxied:
+            store = await opened(proxied, namespace)
+            toxic = proxy.add_toxic("limit_data", bytes=0)
+            with pytest.raises(AnswerLost):
+                await store.put_object(name, data)
+            proxy.remove_toxic(toxic)  # which may cut the next connection, too
+            await patiently(lambda: store.put_object(name, data), "it is not there", Environment.real(), 20.0)
+            assert await store.get_object(name) == data
+            proxy.disable()
+            for call in (
+                lambda: store.get_object(name),  # reads notice that the open connection is cut
+                store.list_objects,
+                lambda: store.remove_object(name),
+                lambda: store.put_object(name, data),
+            ):
+                with pytest.raises(LedgerUnavailable):
+                    await call()
 
 
 async def test_without_a_ledger_there_is_no_owner(api: Api, namespace: str) -> None:

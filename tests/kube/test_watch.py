@@ -259,11 +259,14 @@ async def test_a_watch_without_rights_says_so_and_goes_on_when_they_come(
         assert watch.problem is not None
         assert watch.problem.reason == "Forbidden"
         assert not watch.synced.is_set()
-        rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}]
+        rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]
         await api.create(ROLE, namespace, {"metadata": {"name": "late"}, "rules": rules})
         subject = {"kind": "ServiceAccount", "name": "late", "namespace": namespace}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "late"}
         body = {"metadata": {"name": "late"}, "roleRef": role, "subjects": [subject]}
         await api.create(ROLE_BINDING, namespace, body)
         await asyncio.wait_for(watch.synced.wait(), WAIT_SECONDS)
+        await until(lambda: watch.problem is not None and "cannot watch" in watch.problem.message)
+        rules[0]["verbs"] = ["list", "watch"]
+        await api.patch(ROLE, namespace, "late", {"rules": rules})
         await until(lambda: watch.problem is None)
