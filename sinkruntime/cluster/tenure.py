@@ -84,4 +84,5 @@ def finish(connection: Connection, stop: Stop, message: str) -> Ended:
     if not stop.asked:
         return Ended(COMPLETED, message)
     left = len(ledger.pending)
-    return Ended(STOPPED, f"asked to stop; {left} checkpoints are decided and not yet committed everywhere")
+    how = f"{left} decided checkpoints are still to be committed" if left else "everything that was decided is committed"
+    return Ended(STOPPED, f"asked to stop; {how}")
