@@ -84,5 +84,7 @@ def finish(connection: Connection, stop: Stop, message: str) -> Ended:
     if not stop.asked:
         return Ended(COMPLETED, message)
     left = len(ledger.pending)
-    how = f"{left} decided checkpoints are still to be committed" if left else "everything that was decided is committed"
+    how = (
+        f"{left} decided checkpoints are still to be committed" if left else "everything that was decided is committed"
+    )
     return Ended(STOPPED, f"asked to stop; {how}")
