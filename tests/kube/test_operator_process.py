@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sinkoperator import names
-from sinkruntime.kube import LEASE, POD, SINK_JOB, Api, Object
+from sinkruntime.kube import LEASE, POD, SECRET, SINK_JOB, Api, Object
+from tests.kube.dying_operator import KILLED
 from tests.kube.operator_process import FAILOVER_SECONDS, Job, Process, operator, until
 from tests.kube.test_commits import bucket, rows_in
 from tests.servers.s3 import S3Server
@@ -30,6 +33,26 @@ def processes(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[list
         ]
 
 
+@dataclass(frozen=True)
+class Start:
+    """Starts operators in a test's namespace."""
+
+    api: Api
+    namespace: str
+    kubeconfig: Path
+    log: Path
+
+    def operator(self, module: str = "sinkoperator", **environ: str) -> contextlib.AbstractContextManager[Process]:
+        """One of them."""
+        return operator(self.kubeconfig, self.namespace, self.log, module=module, **environ)
+
+
+@pytest.fixture
+def started(api: Api, namespace: str, kubeconfig: Path, tmp_path: Path) -> Start:
+    """How a test starts operators."""
+    return Start(api, namespace, kubeconfig, tmp_path / "log")
+
+
 async def holders(api: Api, namespace: str) -> dict[str, set[str]]:
     """The shards of each replica, by the replica's name."""
     found: dict[str, set[str]] = {}
@@ -41,11 +64,10 @@ async def holders(api: Api, namespace: str) -> dict[str, set[str]]:
     return found
 
 
-async def test_a_decided_checkpoint_is_committed_and_told(
-    api: Api, namespace: str, kubeconfig: Path, tmp_path: Path, s3_server: S3Server, bucket: str
-) -> None:
+async def test_a_decided_checkpoint_is_committed_and_told(started: Start, s3_server: S3Server, bucket: str) -> None:
+    api, namespace = started.api, started.namespace
     job = Job(api, namespace, s3_server, bucket)
-    with operator(kubeconfig, namespace, tmp_path / "log") as process:
+    with started.operator() as process:
         await job.apply()
         await job.runs(1)
         await job.decide(1, [(1, "a"), (2, "b")], [(3, "c")])
@@ -150,14 +172,11 @@ async def test_a_replica_that_sleeps_past_its_lease_wakes_up_without_a_job(
     assert await asyncio.to_thread(rows_in, s3_server, bucket) == [1, 2]
 
 
-async def test_deletion_waits_for_the_pending_commits(
-    api: Api, namespace: str, kubeconfig: Path, tmp_path: Path, s3_server: S3Server, bucket: str
-) -> None:
-    """The keys are wrong, so a decided checkpoint stays pending; Drain waits until they are right."""
-    from sinkruntime.kube import SECRET
-
+async def test_deletion_waits_for_the_pending_commits(started: Start, s3_server: S3Server, bucket: str) -> None:
+    """The keys are gone, so a decided checkpoint stays pending; Drain waits until they are back."""
+    api, namespace = started.api, started.namespace
     job = Job(api, namespace, s3_server, bucket)
-    with operator(kubeconfig, namespace, tmp_path / "log"):
+    with started.operator():
         await job.apply()
         await job.runs(1)
         right = await api.get(SECRET, namespace, "one-keys")
@@ -184,4 +203,23 @@ async def test_deletion_waits_for_the_pending_commits(
             return await api.get(SINK_JOB, namespace, "one") is None
 
         await until(gone)
+    assert await asyncio.to_thread(rows_in, s3_server, bucket) == [1]
+
+
+@pytest.mark.parametrize("dies", ["2 after", "4 before", "4 after", "9 before", "9 after", "11 after"])
+async def test_a_process_that_dies_at_a_write_is_followed_by_one_that_goes_on(
+    started: Start, s3_server: S3Server, bucket: str, dies: str
+) -> None:
+    api, namespace = started.api, started.namespace
+    job = Job(api, namespace, s3_server, bucket)
+    await job.apply()
+    with started.operator("tests.kube.dying_operator", DIES=dies) as mortal:
+        assert await asyncio.to_thread(mortal.ends) == KILLED
+    with started.operator():
+        await job.runs(1)
+        await job.decide(1, [(1, "a")])
+        await job.settled(1)
+    pods, _ = await api.list(POD, namespace)
+    assert [pod["metadata"]["name"] for pod in pods] == [names.driver_name("one", 1)]
+    assert (await job.ledger()).epoch == 1
     assert await asyncio.to_thread(rows_in, s3_server, bucket) == [1]
