@@ -53,7 +53,8 @@ class Places:
     """Where references are looked up.
 
     `secrets` and `config_maps` hold a directory for each object and in it a file for each key, as Kubernetes mounts
-    them; or they are the objects themselves, keys and values by name. `base` is what a `fileRef` is relative to; None where there is a cluster, and then `envRef` is refused too.
+    them; or they are the objects themselves, keys and values by name. `base` is what a `fileRef` is relative to; None
+    where there is a cluster, and then `envRef` is refused too.
     """
 
     secrets: Path | Objects

@@ -14,7 +14,7 @@ from typing import Any
 from sinkruntime.coordinator import coordinator
 from sinkruntime.driver import driver
 from sinkruntime.protocol import decision, machine, start
-from sinkruntime.protocol.events import Action, BeginAbort, Effect, Outcome, OutcomeKind, Refusal
+from sinkruntime.protocol.events import Action, BeginAbort, Effect, Outcome, OutcomeKind, Refusal, Report
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, PartState, Position, Record
 from sinkruntime.protocol.start import SourceView, Verdict
@@ -325,15 +325,15 @@ def landed_lifts_the_abort() -> None:
     row("PARTS", (P.HELD, K.COMMITTED), P.FENCED)
     plain = machine._take
 
-    def take(ledger: Ledger, outcome: Outcome, authority: Authority) -> Ledger:
+    def take(ledger: Ledger, outcome: Outcome, event: Report) -> Ledger:
         record = ledger.record(outcome.number)
         if record is None or record.state is not C.ABORTING:
             with_rows(_PLAIN)
             try:
-                return plain(ledger, outcome, authority)
+                return plain(ledger, outcome, event)
             finally:
                 with_rows(_FENCED)
-        return plain(ledger, outcome, authority)
+        return plain(ledger, outcome, event)
 
     put(machine, "_take", take)
 
