@@ -33,7 +33,7 @@ CREATE_SECONDS = 300
 LOAD_SECONDS = 300
 COMMAND_SECONDS = 60
 #: For whatever a job is to reach; pods, JVMs and all start within it on a busy machine of two cores.
-WAIT_SECONDS = 300
+WAIT_SECONDS = 420
 POLL_SECONDS = 1.0
 
 _Seen = TypeVar("_Seen")

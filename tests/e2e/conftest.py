@@ -42,7 +42,7 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ):
         pytest.skip("missing server: docker does not answer")
     with cluster(tmp_path_factory.mktemp("cluster")) as made:
-        made.apply("default", (HERE / "servers.yaml").read_text())
+        made.apply("servers", (HERE / "servers.yaml").read_text())
         made.kubectl("-n", "servers", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=180s", seconds=200)
         yield made
 
