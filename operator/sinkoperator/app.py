@@ -61,6 +61,7 @@ class Operator:
         self._settings = settings
         self._environment = environment
         self._stack = AsyncExitStack()
+        self._troubled: set[Key] = set()  # jobs whose coordinator was seen to have a trouble
         self.world = World(api, settings.namespaces, self._hint)
         self.hints = Hints(settings.namespaces, self.world.see, environment)
         self.metrics = OperatorMetrics(environment, per_job=settings.metrics_per_job)
@@ -208,6 +209,10 @@ class Operator:
     def observe(self, key: Key, ledger: Ledger) -> None:
         """See `commits.manager.Outside`."""
         self.telling.observe(key, ledger)
+        troubled = self.manager.trouble(key) is not None
+        if troubled != (key in self._troubled):
+            (self._troubled.add if troubled else self._troubled.discard)(key)
+            self.changed(key)  # the status is to tell of it
 
     def changed(self, key: Key) -> None:
         """See `commits.manager.Outside`."""

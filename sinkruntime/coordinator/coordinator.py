@@ -115,6 +115,7 @@ class Coordinator:
         self._handles: dict[tuple[str, str], SinkHandle] = {}
         self._unreported: list[Outcome] = []
         self._stopping = False
+        self.trouble: Exception | None = None  # why `recover` has not run yet: no driver decides before it has
         self.begun = asyncio.Event()  # what an earlier tenure was told is put away, what was held is tried again
         self._wake = asyncio.Event()
         self._rounds = itertools.count(1)
@@ -271,31 +272,30 @@ class Coordinator:
         # While a record of an older epoch is there, its coordinator may still put updated payloads under that epoch.
         settled = all(record.epoch >= ledger.epoch for record in ledger.records)
         final = services.older_gone(ledger.epoch) and settled
-        names = [name for name in services.sinks_of(services.revision) if self._mine(name)]
-        handles = [self._handle(services.revision, name) for name in names]
+        mine = [name for name in services.sinks_of(services.revision) if self._mine(name)]
+        found = [self._handle(services.revision, name) for name in mine]
         try:
-            await housekeeping.recover([h for h in handles if h is not None], ledger, self._settings)
+            await housekeeping.recover([handle for handle in found if handle is not None], ledger, self._settings)
             if self._tenure.authority is Authority.TOKEN:
                 await housekeeping.remove_orphans(services.store, ledger)
         except Exception as error:
+            self.trouble = error
             log.warning("recovery is tried again: %s", error, exc_info=not isinstance(error, SinkjobError))
             self._back_off(lane)
             return
+        self.trouble = None
         self._lanes.failures.pop(lane, None)
         self._delay(lane, 0.0 if final else RECOVER_AGAIN_SECONDS)
-        authority, fence = self._tenure.authority, self._tenure.fence
 
         def note(present: Ledger) -> Event | None:
             self._check_tenure(present)
-            epochs = present.closed if final else present.recovered
-            known = epochs.get(authority, 0) >= ledger.epoch
-            return None if known else NoteRecovered(authority, fence, ledger.epoch, final)
+            known = (present.closed if final else present.recovered).get(self._tenure.authority, 0) >= ledger.epoch
+            return None if known else NoteRecovered(self._tenure.authority, self._tenure.fence, ledger.epoch, final)
 
         await change(services.store, note, services.environment, LEDGER_PATIENCE_SECONDS)
 
     def _mine(self, sink: str) -> bool:
-        in_driver = sink in self._services.driver_sinks
-        return in_driver == (self._tenure.authority is Authority.EPOCH)
+        return (sink in self._services.driver_sinks) == (self._tenure.authority is Authority.EPOCH)
 
     async def _remove_payloads(self, ledger: Ledger, number: int) -> None:
         try:

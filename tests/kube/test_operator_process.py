@@ -223,3 +223,28 @@ async def test_a_process_that_dies_at_a_write_is_followed_by_one_that_goes_on(
     assert [pod["metadata"]["name"] for pod in pods] == [names.driver_name("one", 1)]
     assert (await job.ledger()).epoch == 1
     assert await asyncio.to_thread(rows_in, s3_server, bucket) == [1]
+
+
+async def test_a_target_whose_keys_are_missing_is_told_and_waited_for(
+    started: Start, s3_server: S3Server, bucket: str
+) -> None:
+    """No driver may decide before `recover` has run, and that needs the target."""
+    api, namespace = started.api, started.namespace
+    job = Job(api, namespace, s3_server, bucket)
+    with started.operator():
+        await job.apply()
+        secret = await api.get(SECRET, namespace, "one-keys")
+        assert secret is not None
+        wrong = {**secret["data"], "storage.secretKey": "d3Jvbmcta2V5LXRoYXQtaXMtbG9uZw=="}
+        await api.patch(SECRET, namespace, "one-keys", {"data": wrong})
+
+        async def told() -> bool:
+            conditions = (await job.status()).get("conditions") or []
+            return any(each["type"] == "CommitHealthy" and each["status"] == "False" for each in conditions)
+
+        await until(told)
+        await api.patch(SECRET, namespace, "one-keys", {"data": secret["data"]})
+        await job.runs(1)
+        await job.decide(1, [(1, "a")])
+        await job.settled(1)
+        assert "wrong-key" not in str(await job.body())

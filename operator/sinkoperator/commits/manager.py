@@ -157,7 +157,8 @@ class Manager:
         if job is None:
             return None
         sinks = job.backing.troubles if job.backing else {}
-        return job.trouble or next(iter(sinks.values()), None)
+        recovery = job.coordinator.trouble if job.coordinator else None
+        return job.trouble or next(iter(sinks.values()), None) or (None if recovery is None else _as_ours(recovery))
 
     def metrics(self) -> Iterator[tuple[Key, Metrics]]:
         """The counters and gauges of each job's coordinator."""
