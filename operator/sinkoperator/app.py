@@ -216,6 +216,8 @@ class Operator:
 
     def changed(self, key: Key) -> None:
         """See `commits.manager.Outside`."""
+        if not self.manager.runs(key):
+            self._troubled.discard(key)
         if self.duty.begins(key):
             self.queue.add(key)
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from sinkruntime.cli.secrecy import SECRET_CHARS_MIN
-from sinkruntime.kube import SECRET, Api, ApiError, Object
+from sinkruntime.kube import SECRET, Api, ApiError, Invalid, NotFound, Object
 from sinkruntime.spec.models import SinkJobSpec
 from sinkruntime.spec.options_from import Secrets
 
@@ -43,8 +43,10 @@ class JobLogs:
             return self._tails[uid]
         try:
             text = await self._api.log_tail(namespace, metadata["name"], lines=LINES_MAX, container=container)
-        except ApiError:
+        except (NotFound, Invalid):
             text = ""  # gone with its node, or never started
+        except ApiError:
+            return ""  # a later look asks again
         if text:
             hidden = await self._secrets(namespace, spec)
             text = NOT_SHOWN if hidden is None else hidden.hide(text)[-CHARS_MAX:]
