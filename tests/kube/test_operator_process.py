@@ -173,17 +173,19 @@ async def test_a_replica_that_sleeps_past_its_lease_wakes_up_without_a_job(
 
 
 async def test_deletion_waits_for_the_pending_commits(started: Start, s3_server: S3Server, bucket: str) -> None:
-    """The keys are gone, so a decided checkpoint stays pending; Drain waits until they are back."""
+    """The keys are gone when an operator starts, so a decided checkpoint stays pending; Drain waits for them."""
     api, namespace = started.api, started.namespace
     job = Job(api, namespace, s3_server, bucket)
-    with started.operator():
+    with started.operator() as process:
         await job.apply()
         await job.runs(1)
         right = await api.get(SECRET, namespace, "one-keys")
         assert right is not None
+        process.kill()
         await api.delete(SECRET, namespace, "one-keys")
         await job.decide(1, [(1, "a")])
         await api.delete(SINK_JOB, namespace, "one")
+        process.start()
 
         async def stopping() -> bool:
             pod = await api.get(POD, namespace, names.driver_name("one", 1))
