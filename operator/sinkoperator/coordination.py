@@ -11,7 +11,8 @@ from typing import Any
 
 from sinkoperator.actions import Action, DeletePod, EnsureCommitter, RunCoordinator, StopCommitter, StopCoordinator
 from sinkoperator.facts import Facts
-from sinkoperator.observed import CommitterPod
+from sinkoperator.observed import CommitterPod, Trouble
+from sinkruntime.kube.names import committer_holder
 from sinkruntime.protocol.ledger import Authority
 
 #: After a committer pod has ended, the next one waits so long.
@@ -29,6 +30,25 @@ def coordinate(facts: Facts) -> tuple[Action, ...]:
     elif facts.observed.coordinator.running:
         actions.append(StopCoordinator(why="a committer pod coordinates" if in_pod else "nothing is owed"))
     return (*actions, *_committers(facts, wanted if in_pod else ""))
+
+
+def not_begun(facts: Facts) -> Trouble | None:
+    """Why no epoch may be raised yet: something is pending, and no coordinator has begun with what is asked for now.
+
+    A driver's start check judges what is held as soon as `recover` has run for its epoch. Whoever began before the
+    epoch was raised had tried again by then what the person wants tried again; an earlier coordinator had not.
+    """
+    if not facts.pending or _begun(facts):
+        return None
+    return Trouble("CommitsBegin", f"{len(facts.pending)} checkpoints are pending: their coordinator begins first")
+
+
+def _begun(facts: Facts) -> bool:
+    if not _in_pod(facts):
+        return facts.observed.coordinator.begun == facts.intent
+    holder = facts.ledger.holder if facts.ledger else ""
+    asked = [pod for pod in facts.observed.committers if pod.intent == facts.intent]
+    return any(holder.startswith(committer_holder(pod.name, pod.uid) + "/") for pod in asked)
 
 
 def _owed(facts: Facts) -> bool:
@@ -76,8 +96,7 @@ def _committers(facts: Facts, revision: str) -> tuple[Action, ...]:
     actions += [DeletePod(pod.name, pod.uid, why="it has ended") for pod in ended[:-1]]
     if revision and kept is None and not _resting(facts, ended):
         number = pods[-1].number + 1 if pods else 1
-        if facts.known_revision(revision) is not None:
-            actions.append(EnsureCommitter(number, revision, why="commits may be owed"))
+        actions.append(EnsureCommitter(number, revision, why="commits may be owed"))
     return tuple(actions)
 
 

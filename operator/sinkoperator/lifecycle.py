@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sinkoperator.actions import Action, StopDriver
 from sinkoperator.causes import Kind
+from sinkoperator.coordination import not_begun
 from sinkoperator.course import CALM_SECONDS, UNWATCHED_SECONDS, Course, Phase
 from sinkoperator.facts import Facts, suspended
 from sinkoperator.names import OWNER_ANNOTATION
@@ -180,6 +181,9 @@ def _without_drivers(facts: Facts, spec: SinkJobSpec) -> Course:
         phase = Phase.STALLED if trouble.reason.endswith("NotFound") else Phase.PENDING
         stalled = trouble if phase is Phase.STALLED else None
         return Course(phase, restarts, (), stalled, trouble, look_again_seconds=UNWATCHED_SECONDS)
+    begins = not_begun(facts)
+    if begins is not None:
+        return Course(phase, restarts, (), _stuck(facts), begins, look_again_seconds=UNWATCHED_SECONDS)
     why = account.trouble.reason if account.trouble and account.intent == facts.intent else "the job is to run"
     actions = start(facts, restarts, facts.revision, why)
     refused = facts.observed.refused

@@ -163,9 +163,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFacts:
-    """This operator's coordinator of the job. `trouble`: why it ended by itself, or cannot begin."""
+    """This operator's coordinator of the job. `begun` is the intent with which it has begun ("": it has not): what was
+    held is tried again, and what an earlier word granted is put away. `trouble`: why it ended, or cannot begin."""
 
     running: bool = False
+    begun: str = ""
     trouble: Trouble | None = None
 
 

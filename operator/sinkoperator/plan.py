@@ -17,9 +17,12 @@ from sinkoperator.actions import (
     DeleteJob,
     DeletePod,
     Emit,
+    EnsureCommitter,
+    EnsureRevision,
     PruneDriverObjects,
     PruneRevisions,
     RemoveFinalizer,
+    RunCoordinator,
     StopCommitter,
     StopCoordinator,
 )
@@ -45,7 +48,7 @@ def plan(observed: Observed) -> Decision:
     status = status_of(facts, course)
     actions = course.actions
     if not course.untouched:
-        actions = _with_coordination(facts, actions)
+        actions = _kept(facts, _with_coordination(facts, actions))
     if not course.untouched and not leaving:
         actions = (*_grounds(facts, course), *actions, *_prune(facts))
     pause = min(CALM_SECONDS, course.look_again_seconds, *_waits(facts))
@@ -83,6 +86,15 @@ def _with_coordination(facts: Facts, actions: tuple[Action, ...]) -> tuple[Actio
     ends: list[Action] = [StopCoordinator(why="the job is let go")]
     ends += [StopCommitter(pod.name, pod.uid, why="the job is let go") for pod in facts.observed.committers]
     return (*ends, *actions)
+
+
+def _kept(facts: Facts, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """The present revision is kept before anything is done under it: workers and pods read it by its name."""
+    under = (CreateDriver, EnsureCommitter, RunCoordinator)
+    used = {action.revision for action in actions if isinstance(action, under)}
+    if facts.revision not in used or facts.known_revision(facts.revision) is not None:
+        return actions
+    return (EnsureRevision(facts.revision, why="it is used from now on"), *actions)
 
 
 def _prune(facts: Facts) -> tuple[Action, ...]:

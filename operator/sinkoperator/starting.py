@@ -1,12 +1,12 @@
 """The step of starting a driver: what comes before it, and its actions in order.
 
-`lifecycle` and `deletion` call it when no driver is in the way. Intent comes before effect: the revision is kept, the
-epoch is raised in the ledger, then the pod of that epoch is created. Pure.
+`lifecycle` and `deletion` call it when no driver is in the way. Intent comes before effect: `plan` keeps the revision,
+the epoch is raised in the ledger, then the pod of that epoch is created. Pure.
 """
 
 from __future__ import annotations
 
-from sinkoperator.actions import Action, CreateDriver, EnsureAccess, EnsureRevision, RaiseEpoch
+from sinkoperator.actions import Action, CreateDriver, EnsureAccess, RaiseEpoch
 from sinkoperator.course import UNWATCHED_SECONDS, Course
 from sinkoperator.facts import Facts
 from sinkoperator.observed import Trouble
@@ -24,8 +24,6 @@ def start(
     """
     ledger, epoch = facts.ledger, facts.epoch
     actions: list[Action] = []
-    if revision == facts.revision and facts.known_revision(revision) is None:
-        actions.append(EnsureRevision(revision, why=why))
     names = {pod.epoch for pod in facts.observed.drivers}
     unused = ledger is not None and epoch > 0 and not ledger.claim and epoch not in names
     if not unused or max(restarts.work.epoch, restarts.commit.epoch) >= epoch:

@@ -15,6 +15,7 @@ from sinkruntime.cluster.report import STOPPED, Ended
 from sinkruntime.cluster.stopping import Stop
 from sinkruntime.coordinator.coordinator import Tenure
 from sinkruntime.job.backstage import Cancelled
+from sinkruntime.kube.names import committer_holder
 from sinkruntime.protocol.ledger import Authority
 
 
@@ -23,7 +24,9 @@ def commit_job(connection: Connection, stop: Stop) -> Ended:
     backstage = connection.backstage
     try:
         ledger = backstage.call(tenure.present(connection), stop.event).ledger
-        connection.coordinate(ledger.ledger_id, Tenure(Authority.TOKEN, f"committer {connection.claimant}"))
+        told = connection.surroundings
+        holder = f"{committer_holder(told.pod_name, told.pod_uid)}/{connection.environment.identity()}"
+        connection.coordinate(ledger.ledger_id, Tenure(Authority.TOKEN, holder))
         backstage.call(asyncio.Event().wait(), stop.event)
     except Cancelled:
         connection.end_coordinators()

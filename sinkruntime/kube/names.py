@@ -59,3 +59,9 @@ def labels(job: str, component: str) -> dict[str, str]:
 def selector(job: str, component: str) -> str:
     """The label selector for objects of one job and component."""
     return f"{MANAGED_BY_LABEL}={MANAGED_BY},{JOB_LABEL}={job},{COMPONENT_LABEL}={component}"
+
+
+def committer_holder(pod: str, uid: str) -> str:
+    """What a committer pod's processes begin the ledger's `holder` with, followed by `/` and a random part: so anybody
+    sees by the ledger that the present tenure is this pod's."""
+    return f"committer {pod}/{uid}"

@@ -63,7 +63,8 @@ class Told:
 
     def facts(self, key: Key) -> CoordinatorFacts:
         """See `assembly.Coordinators`."""
-        return CoordinatorFacts(key in self.running)
+        action = self.running.get(key)
+        return CoordinatorFacts(action is not None, action.intent if action is not None else "")
 
     async def run(self, key: Key, observed: Observed, action: RunCoordinator) -> None:
         """See `assembly.Coordinators`."""

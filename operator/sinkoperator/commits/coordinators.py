@@ -29,7 +29,8 @@ class Coordinators:
     def facts(self, key: Key) -> CoordinatorFacts:
         """How this replica's coordinator of the job is."""
         trouble = self._manager.trouble(key)
-        return CoordinatorFacts(self._manager.runs(key), None if trouble is None else _told(trouble))
+        begun = self._manager.begun_with(key)
+        return CoordinatorFacts(self._manager.runs(key), begun, None if trouble is None else _told(trouble))
 
     async def run(self, key: Key, observed: Observed, action: RunCoordinator) -> None:
         """See that it runs as the plan says."""

@@ -151,6 +151,10 @@ class Manager:
         job = self._jobs.get(key)
         return job is not None and job.wanted and job.begun.is_set()
 
+    def begun_with(self, key: Key) -> str:
+        """The intent with which a coordinator has begun; "": none has."""
+        return self._jobs[key].charge.intent if self.begun(key) else ""
+
     def trouble(self, key: Key) -> SinkjobError | None:
         """Why the coordinator cannot work, or cannot open a sink; None: all is well, or nothing is asked."""
         job = self._jobs.get(key)

@@ -66,6 +66,7 @@ class Cluster:
     revisions: dict[str, Revision] = field(default_factory=dict)
     configs: set[int] = field(default_factory=set)
     coordinator: actions.RunCoordinator | None = None
+    begun: str = ""
     epochs_created: set[int] = field(default_factory=set)
     decided_for: set[str] = field(default_factory=set)
     gone: bool = False
@@ -84,7 +85,7 @@ class Cluster:
             drivers=tuple(self.pods.values()),
             revisions=tuple(self.revisions.values()),
             driver_configs=frozenset(self.configs),
-            coordinator=CoordinatorFacts(running=self.coordinator is not None),
+            coordinator=CoordinatorFacts(running=self.coordinator is not None, begun=self.begun),
         )
 
     def apply(self, observed: Observed, action: Action) -> None:
@@ -176,10 +177,12 @@ class Cluster:
     def _RunCoordinator(self, _: Observed, action: actions.RunCoordinator) -> None:  # noqa: N802
         if self.coordinator is None and self.ledger is not None:
             self.send(RaiseToken(self.ledger.token + 1, "operator"))
+        if self.begun != action.intent:
+            self.begun = ""
         self.coordinator = action
 
     def _StopCoordinator(self, _: Observed, action: Action) -> None:  # noqa: N802
-        self.coordinator = None
+        self.coordinator, self.begun = None, ""
 
     def _BeginAbort(self, _: Observed, action: actions.BeginAbort) -> None:  # noqa: N802
         assert self.coordinator is not None, "a coordinator is to begin it"
@@ -207,6 +210,7 @@ class Cluster:
     def lives(self) -> None:
         """What processes do in one step: a coordinator's commits, drivers' claims, decisions and ends."""
         if self.coordinator is not None and self.ledger is not None:
+            self.begun = self.coordinator.intent
             self.commit(Authority.TOKEN, self.ledger.token, self.coordinator.gone_below)
         for pod in list(self.pods.values()):
             if not pod.ended:

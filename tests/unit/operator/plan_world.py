@@ -10,7 +10,16 @@ from typing import Any
 
 from sinkoperator import names
 from sinkoperator.actions import Action, Decision, Emit
-from sinkoperator.observed import DriverPod, JobObject, LedgerObject, Observed, PlanSettings, Revision, Trouble
+from sinkoperator.observed import (
+    CoordinatorFacts,
+    DriverPod,
+    JobObject,
+    LedgerObject,
+    Observed,
+    PlanSettings,
+    Revision,
+    Trouble,
+)
 from sinkoperator.plan import plan
 from sinkruntime.errors import ManifestError
 from sinkruntime.protocol.ledger import (
@@ -157,15 +166,17 @@ def held(found: Ledger | None, **fields: Any) -> LedgerObject:
 def observed(
     found: Ledger | None = None, *drivers: DriverPod, raw: Mapping[str, Any] | None = None, **fields: Any
 ) -> Observed:
-    """What was gathered: the default job, its revision kept, this ledger and these drivers."""
+    """What was gathered: the default job, its revision kept, this ledger, these drivers, a coordinator that works."""
+    about = job(raw)
     made = Observed(
-        job=job(raw),
+        job=about,
         now=NOW,
         settings=PlanSettings(driver_image="sinkjob-driver"),
         ledger=held(found) if found is not None else None,
         run_on={"lake": "Operator"},
         drivers=drivers,
         revisions=(revision(),),
+        coordinator=CoordinatorFacts(begun=names.intent(about.spec) if about.spec else ""),
     )
     return replace(made, **fields)
 

@@ -34,8 +34,9 @@ def test_a_coordinator_runs_as_the_plan_says_and_ends_without_being_waited_for(s
         assert coordinators.facts(KEY) == CoordinatorFacts()
         await jobs.store.create(running(token=0))
         await coordinators.run(KEY, observed(jobs), RUN)
-        assert coordinators.facts(KEY).running
+        assert coordinators.facts(KEY) == CoordinatorFacts(running=True)
         await jobs.until_begun()
+        assert coordinators.facts(KEY).begun == RUN.intent
         await jobs.decide(1)
         await jobs.until(settled)
         jobs.place.behave("commit", "hang")

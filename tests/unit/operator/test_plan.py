@@ -124,12 +124,12 @@ def test_a_changed_manifest_stops_the_driver_and_starts_the_next_when_nothing_is
     raw = raw_of(sinks=OTHER_SINKS)
     seen = observed(ledger(2, record(1, 2)), driver(2), raw=raw)
     made = plan(seen)
-    assert kinds(made) == ["StopDriver"]
+    assert kinds(made) == ["EnsureRevision", "StopDriver"]
     assert made.status["phase"] == "Upgrading"
     assert condition(made, "UpgradePending") == ("True", "NewRevision")
     gone = replace(with_status(seen), drivers=())
     waiting = plan(gone)
-    assert kinds(waiting) == [], "the former sinks are committed first"
+    assert kinds(waiting) == ["EnsureRevision"], "the former sinks are committed first"
     assert waiting.status["phase"] == "Upgrading"
     committed = replace(gone, ledger=held(ledger(2)))
     assert kinds(plan(committed)) == ["EnsureRevision", "RaiseEpoch", "EnsureAccess", "CreateDriver"]
@@ -138,7 +138,7 @@ def test_a_changed_manifest_stops_the_driver_and_starts_the_next_when_nothing_is
 def test_a_changed_manifest_with_the_same_sinks_does_not_wait_for_commits() -> None:
     raw = raw_of(image="sinkjob-driver:2")
     seen = observed(ledger(2, record(1, 2)), driver(2), raw=raw)
-    assert kinds(plan(seen)) == ["StopDriver"]
+    assert kinds(plan(seen)) == ["EnsureRevision", "StopDriver"]
     gone = replace(with_status(seen), drivers=())
     assert kinds(plan(gone)) == ["EnsureRevision", "RaiseEpoch", "EnsureAccess", "CreateDriver"]
 
@@ -174,10 +174,10 @@ def test_a_raised_restart_nonce_restarts_at_a_checkpoint_boundary() -> None:
 def test_a_stateless_upgrade_needs_a_word_and_the_old_driver_runs_until_then() -> None:
     raw = raw_of(image="sinkjob-driver:2", upgrade={"mode": "Stateless"})
     made = plan(observed(ledger(2), driver(2), raw=raw))
-    assert kinds(made) == []
+    assert kinds(made) == ["EnsureRevision"]
     assert condition(made, "Stalled") == ("True", "NewCheckpoint")
     word = {**raw, "recovery": {"nonce": 1, "accept": ["NewCheckpoint"]}}
-    assert kinds(plan(observed(ledger(2), driver(2), raw=word))) == ["StopDriver"]
+    assert kinds(plan(observed(ledger(2), driver(2), raw=word))) == ["EnsureRevision", "StopDriver"]
 
 
 def test_a_word_of_recovery_restarts_a_driver_that_commits_what_is_stuck() -> None:
@@ -267,7 +267,7 @@ def test_a_batch_job_that_is_decided_is_never_run_again() -> None:
     pod = ended(2, 0, changes=BATCH)
     seen = observed(ledger(2, record(1, 2), batches=(run,)), pod, raw=raw)
     finishing = plan(seen)
-    assert kinds(finishing) == []
+    assert kinds(finishing) == ["EnsureRevision"]
     assert finishing.status["phase"] == "Finishing"
     done = plan(replace(seen, ledger=held(ledger(2, batches=(run,)))))
     assert done.status["phase"] == "Succeeded"

@@ -93,7 +93,7 @@ def disaster(cluster: Cluster) -> None:
     elif what == 5:
         cluster.edit(choose.choice(MANIFESTS))
     elif what == 6:
-        cluster.coordinator = None  # the replica dies; the next one takes over
+        cluster.coordinator, cluster.begun = None, ""  # the replica dies; the next one takes over
     elif what == 7 and cluster.lost_nodes:
         name = choose.choice(sorted(cluster.lost_nodes))
         cluster.lost_nodes.discard(name)
