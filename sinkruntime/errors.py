@@ -96,9 +96,16 @@ class InDoubt(SinkjobError):
     """It cannot be known here whether a decision or a commit took place; the next start finds out."""
 
     exit_code = ExitCode.FENCED_OR_IN_DOUBT
+    kind: ClassVar[str] = "InDoubt"
 
     def __init__(self, message: str, advice: str = "") -> None:
-        super().__init__("InDoubt", message, advice)
+        super().__init__(self.kind, message, advice)
+
+
+class LedgerOutOfReach(InDoubt):
+    """The same, because the ledger was not reached for too long: nobody has to speak, the next process goes on."""
+
+    kind = "LedgerUnavailable"
 
 
 class _AtPath(SinkjobError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sinkoperator.observed import DriverPod, Trouble
-from sinkruntime.errors import ExitCode
+from sinkruntime.errors import ExitCode, LedgerOutOfReach
 from sinkruntime.protocol.start import StartReason
 
 
@@ -36,8 +36,8 @@ class Cause:
 #: Termination message of a driver that ended well because it was asked to.
 STOPPED = "Stopped"
 
-#: Errors of ours that speak of the API server and not of the job.
-_TRANSPORT = frozenset({"LedgerUnavailable", "AnswerLost", "LedgerConflict"})
+#: Errors of ours that speak of the API server or of a newer process, and not of the job; with exit code 3, too.
+_TRANSPORT = frozenset({"Fenced", LedgerOutOfReach.kind, "AnswerLost", "LedgerConflict"})
 #: What only a person mends, beside the disagreements of the start check.
 _FINAL = frozenset({*StartReason, "LedgerCorrupt", "LedgerFormatTooNew"})
 #: 128 + SIGKILL, 128 + SIGTERM: somebody outside ended the process.
@@ -83,8 +83,8 @@ def _kind_said(said: Trouble, exit_code: int | None) -> Kind:
     """What the driver itself says is better evidence than its exit code."""
     if exit_code == ExitCode.INVALID_MANIFEST:
         return Kind.INVALID
-    if exit_code == ExitCode.FENCED_OR_IN_DOUBT:
-        return Kind.INFRASTRUCTURE if said.reason == "Fenced" else Kind.HELD
     if said.reason in _TRANSPORT:
         return Kind.INFRASTRUCTURE
+    if exit_code == ExitCode.FENCED_OR_IN_DOUBT:
+        return Kind.HELD
     return Kind.REFUSED if said.reason in _FINAL else Kind.USER

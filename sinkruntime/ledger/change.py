@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sinkruntime.environment import Environment
-from sinkruntime.errors import AnswerLost, InDoubt, LedgerConflict, LedgerCorrupt, LedgerUnavailable
+from sinkruntime.errors import AnswerLost, LedgerConflict, LedgerCorrupt, LedgerOutOfReach, LedgerUnavailable
 from sinkruntime.ledger.store import LedgerStore, Stored
 from sinkruntime.protocol.events import Event
 from sinkruntime.protocol.ledger import Ledger
@@ -26,7 +26,7 @@ LAST_WAIT_SECONDS = 5.0
 
 
 async def read(store: LedgerStore, environment: Environment, give_up_seconds: float) -> Stored:
-    """The present ledger, waited for while the store is unreachable; raises `InDoubt` when the time is over."""
+    """The present ledger, waited for while the store is away; `LedgerOutOfReach` when the time is over."""
     return await _read(store, environment, give_up_seconds, environment.clock.monotonic() + give_up_seconds)
 
 
@@ -40,7 +40,7 @@ async def _read(store: LedgerStore, environment: Environment, give_up_seconds: f
 async def patiently(
     work: Callable[[], Awaitable[_Result]], what: str, environment: Environment, give_up_seconds: float
 ) -> _Result:
-    """Do what may be done twice, again while the store is unreachable; `InDoubt` when the time is over."""
+    """Do what may be done twice, again while the store is unreachable; `LedgerOutOfReach` when the time is over."""
     return await _until(work, what, environment, give_up_seconds, environment.clock.monotonic() + give_up_seconds)
 
 
@@ -54,7 +54,7 @@ async def _until(
         except (AnswerLost, LedgerUnavailable) as error:
             if environment.clock.monotonic() >= deadline:
                 said = f"{what} for {give_up_seconds:.0f} s: {error.message}"
-                raise InDoubt(said) from error
+                raise LedgerOutOfReach(said) from error
             await asyncio.sleep(_pause(error, wait, environment))
             wait = min(2 * wait, LAST_WAIT_SECONDS)
 
@@ -74,7 +74,7 @@ async def change(
     """Apply the event that `make_event` makes of the present ledger; returns the ledger after it.
 
     Conflicts and lost answers are read again, an unreachable store is waited for. Raises `Refused` when the ledger
-    does not take the event, `InDoubt` when the time is over and a write may be under way.
+    does not take the event, `LedgerOutOfReach` when the time is over and a write may be under way.
     """
     deadline = environment.clock.monotonic() + give_up_seconds
     while True:
@@ -87,9 +87,11 @@ async def change(
             return await store.replace(after, stored.version)
         except LedgerConflict as error:
             if environment.clock.monotonic() >= deadline:
-                raise InDoubt(f"others were faster for {give_up_seconds:.0f} s: {error.message}") from error
+                raise LedgerOutOfReach(f"others were faster for {give_up_seconds:.0f} s: {error.message}") from error
             await asyncio.sleep(0)
         except (AnswerLost, LedgerUnavailable) as error:
             if environment.clock.monotonic() >= deadline:
-                raise InDoubt(f"the ledger did not answer for {give_up_seconds:.0f} s: {error.message}") from error
+                raise LedgerOutOfReach(
+                    f"the ledger did not answer for {give_up_seconds:.0f} s: {error.message}"
+                ) from error
             await asyncio.sleep(_pause(error, FIRST_WAIT_SECONDS, environment))

@@ -11,6 +11,8 @@ from sinkoperator.causes import Kind, cause_of
 from sinkoperator.moments import seconds_of
 from sinkoperator.observed import DriverPod, Observed, Trouble
 from sinkoperator.plan import plan
+from sinkruntime.cluster.report import Ended
+from sinkruntime.errors import LedgerOutOfReach
 from sinkruntime.protocol.ledger import Authority, PartState
 from sinkruntime.protocol.start import StartReason
 from tests.unit.operator.plan_world import (
@@ -42,6 +44,7 @@ FAILED = Trouble("TargetError", "no such bucket")
         (ended(1, 2), Kind.INVALID, "InvalidSpec"),
         (ended(1, 3, Trouble("Fenced", "x")), Kind.INFRASTRUCTURE, "Fenced"),
         (ended(1, 3, Trouble("InDoubt", "x")), Kind.HELD, "InDoubt"),
+        (ended(1, 3, Trouble("LedgerUnavailable", "x")), Kind.INFRASTRUCTURE, "LedgerUnavailable"),
         (ended(1, 3, Trouble("QuotaExceeded", "x")), Kind.HELD, "QuotaExceeded"),
         *((ended(1, 1, Trouble(reason.value, "x")), Kind.REFUSED, reason.value) for reason in StartReason),
         (ended(1, 1, Trouble("LedgerCorrupt", "x")), Kind.REFUSED, "LedgerCorrupt"),
@@ -130,6 +133,15 @@ def test_what_the_cluster_did_is_never_counted_against_the_job_and_waits_all_the
     assert made.status["restarts"]["consecutiveFailures"] == 0
     assert made.status["restarts"]["lastCause"] == "DriverKilled"
     assert seconds_of(made.status["restarts"]["nextRestartTime"]) == NOW + 300
+
+
+def test_a_ledger_that_was_out_of_reach_is_no_reason_to_wait_for_a_person() -> None:
+    """Though something else is stuck: by then it may have come forward, and the start check says so."""
+    stuck = record(1, 2, {"lake": part(PartState.HELD, reason="QuotaExceeded", message="no room")})
+    error = Ended.by(LedgerOutOfReach("the ledger could not be read for 600 s"))
+    pod = ended(2, int(error.code), Trouble(error.reason, error.message))
+    later = with_status(observed(ledger(2, stuck), pod), now=NOW + 1000)
+    assert kinds(plan(later)) == START
 
 
 def test_policy_never_restarts_nothing() -> None:
