@@ -132,10 +132,14 @@ class Jobs:
         return [pod for pod in found if pod["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def delete(self, job: str, *, at_once: bool = False) -> None:
-        """Delete it and wait until it is gone; at once: without waiting for what is pending."""
+        """Delete it and wait until it is gone; at once: without waiting for what is pending, and with its ledger."""
         if at_once:
             self.cluster.patch(NAMESPACE, job, {"deletionPolicy": "Orphan"})
         self.cluster.kubectl("-n", NAMESPACE, "delete", "sj", job, "--timeout=240s", seconds=250)
+        if at_once:
+            ledger = ("configmap", f"{job}-ledger", "-n", NAMESPACE)
+            self.cluster.kubectl("patch", *ledger, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+            self.cluster.kubectl("delete", *ledger)
 
     def story(self) -> str:
         """What people would look at after a failure."""
