@@ -121,6 +121,7 @@ kill-matrix: setup ## kill processes at every step, then count rows: make kill-m
 .PHONY: docs
 docs: setup ## write the generated pages of docs/
 	@$(BIN)/python -m sinkruntime.cli.generate_docs
+	@$(BIN)/python -m sinkoperator.reference
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 

@@ -78,7 +78,7 @@ class OperatorMetrics:
             return Histogram(name, text, labels, registry=registry, buckets=buckets)
 
         self._reconcile = histogram("sinkjob_reconcile_seconds", "One look at one job.", QUICK, ("outcome",))
-        self._submit = histogram("sinkjob_submit_seconds", "From a SinkJob's generation to its driver pod.", SLOW)
+        self._submit = histogram("sinkjob_submit_seconds", "From a SinkJob's creation to its first driver pod.", SLOW)
         self._start = histogram("sinkjob_start_seconds", "From a driver pod's creation to its first decision.", SLOW)
         self._commit = histogram("sinkjob_commit_seconds", "From a checkpoint's decision to its commit.", QUICK)
         self._gauges = {
@@ -93,7 +93,7 @@ class OperatorMetrics:
             name: counter(exported, _COUNTER_TEXTS[name], SINK) for name, exported in COORDINATOR_COUNTERS.items()
         }
         self._phase = gauge("sinkjob_phase", "Jobs of this replica by phase.", ("phase",))
-        self._fenced = counter("sinkjob_fenced", "Coordinators and drivers found to be overtaken.")
+        self._fenced = counter("sinkjob_fenced", "Drivers found to be overtaken by a newer one.")
         self._depth = gauge("sinkjob_operator_queue_depth", "Jobs that wait to be looked at.")
         self._waited = histogram("sinkjob_operator_queue_wait_seconds", "From being due to being looked at.", QUICK)
         self._retries = counter("sinkjob_operator_queue_retries", "Looks that failed, and will be made again.")
@@ -144,7 +144,7 @@ class OperatorMetrics:
         self._workers.set_function(count)
 
     def driver_created(self, seconds: float) -> None:
-        """A driver pod was created, so long after the SinkJob was applied (or was due to start)."""
+        """A job's first driver pod was created, so long after the SinkJob."""
         self._submit.observe(max(0.0, seconds))
 
     def first_decision(self, seconds: float) -> None:
@@ -152,7 +152,7 @@ class OperatorMetrics:
         self._start.observe(max(0.0, seconds))
 
     def fenced(self) -> None:
-        """A coordinator or driver was overtaken by a newer one."""
+        """A driver was overtaken by a newer one."""
         self._fenced.inc()
 
     def phase(self, key: Key, phase: str) -> None:

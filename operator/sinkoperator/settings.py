@@ -138,7 +138,8 @@ OPTIONS: Sequence[Option] = (
         type=click.IntRange(0), default=0,
     ),
     _option(
-        "--namespace-limit-commits", "How many jobs of one namespace may commit at the same time; 0: no limit.",
+        "--namespace-limit-commits", "How many worker processes of a replica may commit for one namespace at the same "
+        "time; 0: all but one.",
         type=click.IntRange(0), default=0,
     ),
     _option("--lease", "After this time without a sign of life a replica's jobs are taken over.",
