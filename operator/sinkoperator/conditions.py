@@ -132,7 +132,7 @@ def _commit_healthy(facts: Facts) -> Condition:
     trouble = (found.trouble if found else None) or _held(facts) or facts.observed.coordinator.trouble
     if trouble is None and found is not None and found.deleting and facts.observed.job.deleting_since is None:
         message = "the ledger was deleted by hand; its finalizer keeps it, and it goes on being used"
-        advice = "suspend the job, save it with `sinkjob ledger export`, take its finalizer off, then import it"
+        advice = "suspend the job, save the ConfigMap, take its finalizer off, then create it again (docs/operator.md)"
         trouble = Trouble("LedgerDeleting", message, advice)
     trouble = trouble or _failing(facts)
     return Condition("CommitHealthy", trouble is None, trouble or Trouble("Healthy"))

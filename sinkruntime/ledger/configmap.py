@@ -55,7 +55,7 @@ WRITE_ANNOTATION = f"{GROUP}/write"
 #: What the API server takes in one ConfigMap (1 MiB), less a margin for keys that others may add.
 LEDGER_BYTES_MAX = 1024 * 1024 - 16 * 1024
 
-_RESTORE = "restore it from a backup with `sinkjob ledger import`; or delete it and accept LedgerLost"
+_RESTORE = "put a good copy of the ConfigMap back; or remove it with its finalizer, and accept LedgerLost"
 
 
 @dataclass(frozen=True, slots=True)

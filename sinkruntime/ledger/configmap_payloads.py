@@ -30,7 +30,7 @@ NAME_LABEL = f"{GROUP}/payload"
 CHUNKS_ANNOTATION = f"{GROUP}/chunks"
 DIGEST_ANNOTATION = f"{GROUP}/sha256"
 
-_RESTORE = "restore it from a backup with `sinkjob ledger import`, or accept CommittableLost"
+_RESTORE = "put the ConfigMap back from a backup, or accept CommittableLost"
 
 
 @dataclass(frozen=True, slots=True)
