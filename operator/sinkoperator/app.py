@@ -199,7 +199,7 @@ class Operator:
 
     def store_of(self, key: Key) -> LedgerStore:
         """See `commits.manager.Outside`."""
-        spill = JobSpill(self._api, self.world, key, self.pool.settings.egress)
+        spill = JobSpill(self._api, self.world, key, self.pool)
         return ConfigMapLedgerStore(self._api, LedgerPlace(*key), self.world.ledger_watch(key[0]), spill)
 
     def holds(self, key: Key) -> bool:

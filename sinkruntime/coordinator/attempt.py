@@ -28,7 +28,7 @@ from sinkruntime.coordinator.wishes import COMMITTABLE_LOST, IN_DOUBT
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Written
 from sinkruntime.errors import AnswerLost, LedgerError, LedgerUnavailable, SinkjobError
-from sinkruntime.ledger.payloads import load_payload, pack, store_payloads
+from sinkruntime.ledger.payloads import Item, load_payload, pack, store_payloads
 from sinkruntime.ledger.store import LedgerStore
 from sinkruntime.protocol.events import Action, Outcome, OutcomeKind
 from sinkruntime.protocol.ledger import Part, Record
@@ -76,9 +76,12 @@ class Attempt:
     async def run(self) -> Outcome:
         """Do it. Errors of the sink are outcomes; only errors of ours are raised."""
         try:
+            items = await load_payload(
+                self._store, self._work.part.payload
+            )  # before a worker is taken: it may need one
             async with self._handle.used(self._timeout_seconds):
                 self._committer, self._aggregated = self._handle.committer, self._handle.aggregated
-                return await self._act(await self._requests())
+                return await self._act(await self._requests(items))
         except (LedgerUnavailable, AnswerLost) as error:
             return self._outcome(OutcomeKind.PROGRESS, error.reason, error.message)
         except LedgerError as error:
@@ -97,9 +100,8 @@ class Attempt:
         }
         return await actions[self._work.action](requests)
 
-    async def _requests(self) -> list[CommitRequest]:
-        sink, work = self._handle.sink, self._work
-        items = await load_payload(self._store, work.part.payload)
+    async def _requests(self, items: Sequence[Item]) -> list[CommitRequest]:
+        sink = self._handle.sink
         reader = sink.committable_serializer
         values = [(lineage, reader.deserialize(written.version, written.data)) for lineage, written in items]
         merged = await self._handle.call(lambda: sink.pre_commit(values), self._timeout_seconds)

@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sinkruntime.errors import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from sinkruntime.ledger.payloads import UNPACKED_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 FOLDER = "_sinkjob/payloads"
 
+#: What a payload may have, and what compression may add where it does not help.
+FILE_BYTES_MAX = UNPACKED_BYTES_MAX + 1024 * 1024
 #: Of one file, which has some megabytes at most.
 FILE_SECONDS = 120.0
 CONNECT_SECONDS = 10.0
 
+_RESTORE = "restore it from a backup, or accept CommittableLost"
 _PATH = "spec.checkpoint.location"
 _OPTIONS = "spec.checkpoint.optionsFrom"
 _S3 = "fs.s3a."
@@ -74,19 +78,22 @@ class Spill:
         await self._run(write, f"payload {name} cannot be written to {self._location}")
 
     async def read(self, name: str) -> bytes:
-        """Raises `LedgerCorrupt` where it is missing."""
+        """Raises `LedgerCorrupt` where it is missing, or larger than any can be: whoever owns the storage can put there
+        what he likes."""
         storage, folder = self._storage()
 
         def read() -> bytes:
-            with storage.open_input_stream(f"{folder}/{name}") as stream:
-                content: bytes = stream.read()
+            with storage.open_input_file(f"{folder}/{name}") as file:
+                if (size := file.size()) > FILE_BYTES_MAX:
+                    raise LedgerCorrupt(f"payload {name} has {size} bytes, more than any can have", _RESTORE)
+                content: bytes = file.read()
                 return content
 
         try:
             return await self._run(read, f"payload {name} cannot be read from {self._location}")
         except FileNotFoundError as error:
             message = f"payload {name} is missing in {self._location}/{FOLDER}"
-            raise LedgerCorrupt(message, "restore it from a backup, or accept CommittableLost") from error
+            raise LedgerCorrupt(message, _RESTORE) from error
 
     async def remove(self, name: str) -> None:
         """Missing is no error."""

@@ -1,4 +1,5 @@
-"""A worker process: one sink of one revision of one job, opened once, then called until it is closed or killed.
+"""A worker process: one sink of one revision of one job (or a job's checkpoint storage, for the largest payloads),
+opened once, then called until it is closed or killed.
 
 `zygote` forks it. It gets manifest, secrets and identity with the call that opens it, over its socket, and keeps them
 in its memory only. Calls run side by side, a thread each, as a committer is promised. What it prints goes back to the
@@ -23,6 +24,7 @@ from sinkoperator.commits.egress import Egress
 from sinkoperator.commits.frames import BadFrame, Json
 from sinkoperator.commits.guard import Guard
 from sinkoperator.commits.service import Service, open_sink
+from sinkoperator.commits.storage import Storage
 from sinkruntime.errors import SinkjobError
 from sinkruntime.spec.options_from import Secrets
 
@@ -51,7 +53,7 @@ class _Worker:
         self._sending = threading.Lock()
         self._secrets = Secrets({})
         self._guard = Guard()
-        self._service: Service | None = None
+        self._service: Service | Storage | None = None
 
     def run(self) -> int:
         self._guard.install()
@@ -119,7 +121,10 @@ class _Worker:
         )  # fmt: skip
         self._guard.obey(Egress.parse(arguments["egress"]["allow"], arguments["egress"]["closed"]))
         self._take_identity(arguments["identity"])
-        self._service = open_sink(arguments, self._guard.check_options)
+        if "storages" in arguments:
+            self._service = Storage(arguments, self._guard.check)
+        else:
+            self._service = open_sink(arguments, self._guard.check_options)
         return self._service.facts()
 
     def _take_identity(self, identity: Mapping[str, Any]) -> None:
