@@ -77,7 +77,7 @@ sim: setup ## simulate the protocol: make sim SEEDS=1000 FROM=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)
 
 .PHONY: bench
-bench: setup ## run a benchmark suite: make bench SUITE=runtime
+bench: setup ## run a benchmark suite: make bench SUITE=runtime, or SUITE=operator
 	@$(BIN)/python -m benchmarks $(SUITE)
 
 .PHONY: crds

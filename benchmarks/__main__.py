@@ -6,15 +6,17 @@ import logging
 
 import click
 
-from benchmarks import runtime
+from benchmarks import operators, runtime
 
-SUITES = {"runtime": (runtime.run, runtime.NAMES)}
+SUITES = {"runtime": (runtime.run, runtime.NAMES), "operator": (operators.run, operators.NAMES)}
 
 
 @click.command()
 @click.argument("suite", type=click.Choice(sorted(SUITES)))
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100))
-@click.option("--scale", default=1.0, show_default=True, type=click.FloatRange(0.001, 100), help="Rows, checkpoints.")
+@click.option(
+    "--scale", default=1.0, show_default=True, type=click.FloatRange(0.001, 100), help="Rows, checkpoints, jobs."
+)
 @click.option("--only", default="", help="Measurements, separated by commas; left out: all.")
 def main(suite: str, rounds: int, scale: float, only: str) -> None:
     """Run a suite: one line a figure, `NAME min median bar ok|SHORT`."""

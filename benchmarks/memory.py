@@ -15,23 +15,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import linear_regression, median
-from typing import Any
 
-import pyarrow as pa
-
+from benchmarks.checkpoints import SCHEMA, position, staged
 from benchmarks.figures import Figure, Round
-from sinkruntime.api import Evidence, Lineage, Sink, SinkIdentity, WriterContext
+from sinkruntime.api import Evidence, Sink, SinkIdentity
 from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
 from sinkruntime.coordinator.runner import ThreadRunner
 from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.driver.driver import Driver, DriverSettings
-from sinkruntime.driver.staging import Assignment, Staging, TaskResult, Written
+from sinkruntime.driver.staging import Assignment, Staging
 from sinkruntime.environment import Environment
 from sinkruntime.ledger.change import change
 from sinkruntime.ledger.file import FileLedgerStore
 from sinkruntime.protocol.events import RaiseEpoch, TargetView
-from sinkruntime.protocol.ledger import Authority, Ledger, Position
-from sinkruntime.protocol.position import NOWHERE, offsets
+from sinkruntime.protocol.ledger import Authority, Ledger
 from sinkruntime.protocol.start import SourceView
 from sinkruntime.sinks.file import FileSink
 
@@ -42,8 +39,6 @@ WARM_UP_PART = 1 / 3
 MIB = 1024**2
 LEDGER_SECONDS = 10.0
 IDENTITY = SinkIdentity("00000000-0000-4000-8000-00000000beac", "out", "default/bench")
-_FIELDS: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("name", pa.string())]
-SCHEMA = pa.schema(_FIELDS)
 
 
 class Memory:
@@ -93,14 +88,12 @@ async def work(checkpoints: int, folder: Path) -> list[tuple[int, int, int]]:
         return {"out": TargetView(evidence.checkpoint, evidence.target)}
 
     async def stage(assignment: Assignment) -> Staging:
-        return await asyncio.to_thread(_staged, sink, assignment, environment)
+        return await asyncio.to_thread(staged, sink, assignment, environment)
 
     await driver.start(SourceView(IDENTITY.ledger_id, "", None, -1), views)
-    seen, start = [], NOWHERE
+    seen = []
     for batch in range(checkpoints):
-        end = offsets([json.dumps({"partition": batch})])
-        await driver.checkpoint(Position("query", batch, start, end), stage)
-        start = end
+        await driver.checkpoint(position(batch), stage)
         if batch % LOOK_EVERY == 0:
             seen.append((batch, resident_bytes(), (folder / "ledger" / "ledger.json").stat().st_size))
     await driver.drained()
@@ -125,22 +118,6 @@ def _coordinators(store: FileLedgerStore, sink: Sink, environment: Environment) 
     )
     tenures = [Tenure(Authority.TOKEN, "bench"), Tenure(Authority.EPOCH, "bench", 1)]
     return [Coordinator(services, CommitSettings(), tenure) for tenure in tenures]
-
-
-def _staged(sink: Sink, assignment: Assignment, environment: Environment) -> Staging:
-    """What one task does."""
-    number = assignment.checkpoint
-    lineage = Lineage(number, assignment.epoch, 0, 1, number)
-    context = WriterContext(sink.identity, lineage, "bench", SCHEMA, lambda name, amount=1: None, environment.clock)
-    writer = sink.create_writer(context)
-    writer.open()
-    writer.write(pa.RecordBatch.from_pylist([{"id": number, "name": f"row {number}"}] * 10, schema=SCHEMA))
-    writer.flush(end_of_input=True)
-    committable = writer.prepare_commit(number)
-    writer.close()
-    serializer = sink.committable_serializer
-    written = Written(serializer.version, serializer.serialize(committable))
-    return Staging([TaskResult("out", lineage, written, 10)], {"out": 1})
 
 
 def _check(evidence: Evidence | None, checkpoints: int) -> None:

@@ -7,25 +7,19 @@ tests are skipped, which is a failure in CI. Tests may be coroutines: they run i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from sinkruntime.kube import CONFIG_MAP, NAMESPACE, SINK_JOB, Api, ApiSettings, Kind, NotFound, Object
+from sinkruntime.kube import CONFIG_MAP, NAMESPACE, SINK_JOB, Api, ApiSettings
 from tests.kube.control_plane import ControlPlane, serve
+from tests.kube.crd import serve_crd
 from tests.servers.programs import CONTROL_PLANE, ProgramMissingError, locate
-
-CRD = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition")
-CRD_FILE = Path(__file__).resolve().parents[2] / "crds" / "sinkjobs.sinkjob.io.yaml"
-ESTABLISH_SECONDS = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,7 +57,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     except ProgramMissingError as error:
         pytest.skip(f"missing server: {error}")
     with serve(tmp_path_factory.mktemp("control-plane")) as plane:
-        asyncio.run(_set_up(plane.kubeconfig))
+        asyncio.run(serve_crd(plane.kubeconfig))
         yield plane
 
 
@@ -73,7 +67,7 @@ def named_cluster() -> Path | None:
     named = os.environ.get("SINKJOB_TEST_KUBECONFIG", "")
     if not named:
         return None
-    asyncio.run(_set_up(Path(named)))
+    asyncio.run(serve_crd(Path(named)))
     return Path(named)
 
 
@@ -85,25 +79,6 @@ def kubeconfig(request: pytest.FixtureRequest, named_cluster: Path | None) -> Pa
         return named_cluster
     plane: ControlPlane = request.getfixturevalue("control_plane")
     return plane.kubeconfig
-
-
-async def _set_up(kubeconfig: Path) -> None:
-    """Put our CRD there, and wait until it is served."""
-    crd: Object = yaml.safe_load(CRD_FILE.read_text())
-    async with await Api.connect(ApiSettings(kubeconfig=str(kubeconfig))) as api:
-        present = await api.get(CRD, "", crd["metadata"]["name"])
-        if present is None:
-            await api.create(CRD, "", crd)
-        else:
-            crd["metadata"]["resourceVersion"] = present["metadata"]["resourceVersion"]
-            await api.replace(CRD, "", crd)
-        deadline = time.monotonic() + ESTABLISH_SECONDS
-        while time.monotonic() < deadline:
-            with contextlib.suppress(NotFound):
-                await api.list(SINK_JOB)
-                return
-            await asyncio.sleep(0.1)
-    raise TimeoutError(f"the CRD is not served after {ESTABLISH_SECONDS:.0f} s")
 
 
 @pytest.fixture

@@ -124,18 +124,21 @@ class ControlPlane:
 
     def is_ready(self) -> bool:
         """Whether the API server says so."""
-        if not self._certificate.exists():
+        try:
+            return self._certificate.exists() and self.page("/readyz") == b"ok"
+        except OSError:
             return False
+
+    def page(self, path: str) -> bytes:
+        """What the API server answers to a GET of this path; raises OSError."""
         context = ssl.create_default_context(cafile=str(self._certificate))
         context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
         handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-        request = urllib.request.Request(f"https://{self.address}/readyz")
+        request = urllib.request.Request(f"https://{self.address}{path}")
         request.add_header("Authorization", f"Bearer {self.token}")
-        try:
-            with urllib.request.build_opener(*handlers).open(request, timeout=5) as response:
-                return bool(response.read() == b"ok")
-        except OSError:
-            return False
+        with urllib.request.build_opener(*handlers).open(request, timeout=5) as response:
+            body: bytes = response.read()
+        return body
 
     @property
     def _certificate(self) -> Path:

@@ -14,7 +14,7 @@ from sinkoperator.rights import RIGHTS
 from sinkoperator.settings import Settings, command
 from sinkruntime.kube import NAMESPACE, SERVICE_ACCOUNT, Api, Kind, Object
 from tests.kube.chart import CHART, ChartError, of_kind, render
-from tests.kube.conftest import CRD_FILE
+from tests.kube.crd import CRD_FILE
 
 EVERYTHING = {
     "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
