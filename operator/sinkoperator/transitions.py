@@ -28,6 +28,9 @@ _TOLD = (
     ("CommitHealthy", "False", "CommitFailed", True),
 )
 
+#: Ends of drivers that are as they should be.
+_WELL = frozenset({"Completed", "Done"})
+
 
 def events(
     before: Mapping[str, Any], after: Mapping[str, Any], course: Course, actions: tuple[Action, ...]
@@ -64,7 +67,8 @@ def _of_ends(before: Mapping[str, Any], course: Course) -> Iterator[Emit]:
         epoch = former.get("epoch") if isinstance(former, Mapping) else 0
         if account.trouble is None or epoch == account.epoch:
             continue
-        yield Emit(account.trouble.reason, f"driver of epoch {account.epoch}: {account.trouble.text}", warning=True)
+        text = f"driver of epoch {account.epoch}: {account.trouble.text}"
+        yield Emit(account.trouble.reason, text, warning=account.trouble.reason not in _WELL)
         if account.verdict.value == "GaveUp":
             yield Emit("BackoffLimitExceeded", "the driver is not started again", warning=True)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sinkoperator.actions import Emit
 from sinkoperator.causes import Kind, cause_of
 from sinkoperator.moments import seconds_of
 from sinkoperator.observed import DriverPod, Observed, Trouble
@@ -220,6 +221,14 @@ def test_an_end_and_giving_up_are_told_once() -> None:
     seen = observed(ledger(2), ended(2, 1, FAILED), raw=raw_of(restartPolicy={"maxRetries": 0}))
     assert told(plan(seen)) == ["TargetError", "TargetError", "BackoffLimitExceeded"]
     assert told(plan(with_status(seen))) == []
+
+
+def test_that_the_work_is_done_is_no_warning() -> None:
+    changes = {"trigger": {"type": "AvailableNow"}}
+    done = ended(2, 0, Trouble("Completed", "the source is done"), changes=changes)
+    made = plan(observed(ledger(2), done, raw=raw_of(**changes)))
+    warned = {action.reason: action.warning for action in made.actions if isinstance(action, Emit)}
+    assert warned == {"Completed": False}
 
 
 def test_a_driver_that_only_commits_never_gives_up() -> None:
