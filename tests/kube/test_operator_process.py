@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from sinkoperator import names
@@ -17,6 +19,7 @@ from sinkruntime.kube import LEASE, POD, SECRET, SINK_JOB, Api, Object
 from tests.kube.dying_operator import KILLED
 from tests.kube.operator_process import FAILOVER_SECONDS, Job, Process, operator, until
 from tests.kube.test_commits import bucket, rows_in
+from tests.servers.process import free_port
 from tests.servers.s3 import S3Server
 
 __all__ = ["bucket"]
@@ -42,9 +45,11 @@ class Start:
     kubeconfig: Path
     log: Path
 
-    def operator(self, module: str = "sinkoperator", **environ: str) -> contextlib.AbstractContextManager[Process]:
+    def operator(
+        self, *more: str, module: str = "sinkoperator", **environ: str
+    ) -> contextlib.AbstractContextManager[Process]:
         """One of them."""
-        return operator(self.kubeconfig, self.namespace, self.log, module=module, **environ)
+        return operator(self.kubeconfig, self.namespace, self.log, *more, module=module, **environ)
 
 
 @pytest.fixture
@@ -64,10 +69,18 @@ async def holders(api: Api, namespace: str) -> dict[str, set[str]]:
     return found
 
 
+async def page(port: int, path: str) -> tuple[int, str]:
+    """What a page of the operator answers."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
 async def test_a_decided_checkpoint_is_committed_and_told(started: Start, s3_server: S3Server, bucket: str) -> None:
     api, namespace = started.api, started.namespace
     job = Job(api, namespace, s3_server, bucket)
-    with started.operator() as process:
+    health, metrics = free_port(), free_port()
+    ports = ("--health-port", str(health), "--metrics-port", str(metrics), "--metrics-per-job")
+    with started.operator(*ports) as process:
         await job.apply()
         await job.runs(1)
         await job.decide(1, [(1, "a"), (2, "b")], [(3, "c")])
@@ -82,6 +95,14 @@ async def test_a_decided_checkpoint_is_committed_and_told(started: Start, s3_ser
 
         await until(told)
         assert (await job.status())["commit"]["rowsCommitted"] == 4
+        alive, ready = await page(health, "/healthz"), await page(health, "/readyz")
+        assert (alive[0], ready[0]) == (200, 200), (alive, ready)
+        assert json.loads(alive[1])["lease"], "it has a Lease of its own"
+        code, text = await page(metrics, "/metrics")
+        assert code == 200
+        labels = f'job="one",namespace="{namespace}",sink="lake"'
+        rows = [line for line in text.splitlines() if line.startswith("sinkjob_rows_committed_total")]
+        assert rows == [f"sinkjob_rows_committed_total{{{labels}}} 4.0"]
         process.signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.ends) == 0
         left = [lease["metadata"]["name"] for lease in (await api.list(LEASE, namespace))[0]]
@@ -215,7 +236,7 @@ async def test_a_process_that_dies_at_a_write_is_followed_by_one_that_goes_on(
     api, namespace = started.api, started.namespace
     job = Job(api, namespace, s3_server, bucket)
     await job.apply()
-    with started.operator("tests.kube.dying_operator", DIES=dies) as mortal:
+    with started.operator(module="tests.kube.dying_operator", DIES=dies) as mortal:
         assert await asyncio.to_thread(mortal.ends) == KILLED
     with started.operator():
         await job.runs(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -66,7 +65,6 @@ async def test_a_payload_goes_to_the_jobs_storage_and_back(
         content = b"x" * (5 * 1024 * 1024)
         await spill.write("1-abc", content)
         assert await spill.read("1-abc") == content
-        assert "pyarrow.fs" not in sys.modules, "what a storage answers is read in a worker"
         await spill.remove("1-abc")
         with pytest.raises(LedgerCorrupt, match="1-abc"):
             await spill.read("1-abc")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sinkoperator.plan import plan
-from sinkruntime.protocol.ledger import Authority, CheckpointState, PartState
+from sinkruntime.protocol.ledger import Authority, PartState
 from tests.unit.operator.plan_cluster import Cluster, new_cluster
 from tests.unit.operator.plan_world import raw_of
 from tests.unit.operator.test_plan_random import BOTH
@@ -70,8 +70,6 @@ def test_a_driver_is_started_again_for_what_is_left_to_be_cleaned(leave: bool) -
         if cluster.gone or not cluster.ledger.records:
             break
         step(cluster, operator_commits=True)
-        states = {record.state for record in cluster.ledger.records} if cluster.ledger else set()
-        assert CheckpointState.ABORTED not in states
     assert cluster.gone or not cluster.ledger.records, "all is removed"
     assert cluster.gone or cluster.ledger.epoch > before, "by another driver"
     for _ in range(LOOKS_MAX):
