@@ -105,12 +105,17 @@ class Reconciler:
             return None
         return await self._do(key, gathered, parts.plan(gathered.observed))
 
-    async def _do(self, key: Key, gathered: Gathered, decision: Decision) -> float:
+    async def _do(self, key: Key, gathered: Gathered, decision: Decision) -> float | None:
+        """Each write is preceded by the question whether this replica still works on the job; see `apply`."""
         parts, body = self._parts, gathered.body
+        if not parts.holds(key):
+            return None
         try:
             if decision.urgent:
                 body, _ = await parts.publisher.publish(body, decision.status, urgent=True)
             applied = await parts.apply.run(key, Gathered(gathered.observed, body), decision.actions)
+            if not parts.holds(key):
+                return None
             wait = 0.0
             if not decision.urgent and applied.body is not None:
                 _, wait = await parts.publisher.publish(applied.body, decision.status, urgent=False)

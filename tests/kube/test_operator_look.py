@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sinkoperator import names
+from sinkoperator.world import Key
 from sinkruntime.kube import ROLE, SINK_JOB, Api
 from tests.kube.operator_world import Kubelet, Looker, manifest
 
@@ -54,3 +57,32 @@ async def test_a_driver_that_failed_is_followed_by_the_next_epoch(api: Api, name
         assert ledger is not None
         assert ledger.epoch == 2
         assert (await looker.status())["restarts"]["total"] == 1
+
+
+@pytest.mark.parametrize("asked", range(7))
+async def test_nothing_is_written_for_a_job_once_its_shard_is_another_replicas(
+    api: Api, namespace: str, asked: int
+) -> None:
+    """The question is asked before each step; the shard is lost when it has been asked so often."""
+    await api.create(SINK_JOB, namespace, manifest())
+    async with Looker(api, namespace) as looker:
+        asks = 0
+        writes_at_loss: list[int] = []
+
+        def writes() -> int:
+            return sum(count for key, count in api.requests.items() if key[0] in WRITES)
+
+        def begins(_: Key) -> bool:
+            nonlocal asks
+            asks += 1
+            if asks <= asked:
+                return True
+            writes_at_loss.append(writes())
+            return False
+
+        looker.begins = begins
+        await looker.look()
+        assert writes_at_loss, "it is asked that often"
+        assert writes() == writes_at_loss[0]
+        assert await looker.look() is None, "a key that waited, or was backing off, gets no look"
+        assert writes() == writes_at_loss[0]
