@@ -1,6 +1,6 @@
 """The status of a SinkJob: what `kubectl get sinkjob` tells of it.
 
-`plan` calls it with the course. Only the counters under `restarts` and the times of conditions are ever read back.
+`plan` calls it with the course. Only the counters under `restarts`, `commit.retried` and times are ever read back.
 Holds counts, never lists that grow. Pure.
 """
 
@@ -32,7 +32,7 @@ def status_of(facts: Facts, course: Course) -> dict[str, Any]:
         "restarts": write_restarts(course.restarts),
     }
     if facts.ledger is not None:
-        status["commit"] = _commit(facts.ledger)
+        status["commit"] = _commit(facts.ledger) | ({"retried": facts.retried} if facts.retried else {})
     if facts.spec is not None:
         status["sinks"] = ",".join(sink.type for sink in facts.spec.sinks)
     further = {"driver": _driver(facts), "failure": _failure(facts, course), "lastHandledAction": _handled(facts)}
@@ -86,7 +86,8 @@ def _failure(facts: Facts, course: Course) -> dict[str, Any]:
     """How the last driver that ended badly ended; kept while the next one runs."""
     account: Account = max(course.restarts.work, course.restarts.commit, key=lambda each: each.epoch)
     trouble = account.trouble
-    if trouble is None or account.verdict in (Verdict.NONE, Verdict.FINISHED):
+    ended_well = account.verdict is Verdict.RETRY and not account.failures and not account.infrastructure
+    if trouble is None or ended_well or account.verdict in (Verdict.NONE, Verdict.FINISHED):
         return {}
     body: dict[str, Any] = {"reason": trouble.reason, "epoch": account.epoch}
     for name, text in (("message", trouble.message), ("advice", trouble.advice), ("path", trouble.path)):

@@ -155,6 +155,7 @@ def test_policy_always_starts_a_job_again_that_has_done_its_work() -> None:
     raw = raw_of(**changes, restartPolicy={"type": "Always"})
     seen = with_status(observed(ledger(2), ended(2, 0, changes=changes), raw=raw))
     assert plan(seen).status["phase"] == "Restarting"
+    assert "failure" not in plan(seen).status
     assert kinds(plan(replace(seen, now=NOW + 5)))[-3:] == START
 
 
