@@ -110,9 +110,15 @@ class Gather:
             coordinator=kept.coordinator,
             refused=live.trouble or kept.refused,
             namespace_terminating=live.terminating,
-            other_drivers=sum(_is_live_driver(pod) for pod in self._world.pods.others(key)),
+            other_drivers=self._other_drivers(key),
         )
         return Gathered(observed, body)
+
+    def _other_drivers(self, key: Key) -> int:
+        """Counted where there is a limit only: with many jobs in a namespace nothing else in a look takes as long."""
+        if not self._settings.drivers_per_namespace_max:
+            return 0
+        return sum(_is_live_driver(pod) for pod in self._world.pods.others(key))
 
     def _manifest(self, body: Object) -> Read:
         at = (body["metadata"]["uid"], body["metadata"]["generation"])

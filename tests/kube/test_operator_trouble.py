@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from sinkoperator import names
 from sinkruntime.kube import CONFIG_MAP, NAMESPACE, POD, SECRET, SINK_JOB, Api, Kind
 from sinkruntime.ledger.configmap import KEY
-from tests.kube.operator_world import Kubelet, Looker, manifest
+from tests.kube.operator_world import SETTINGS, Kubelet, Looker, manifest
 
 QUOTA = Kind("v1", "resourcequotas", "ResourceQuota")
 FOREVER = {"backoff": {"initial": "1h", "max": "1h"}}
@@ -226,3 +227,19 @@ async def test_ours_passes_restricted_pod_security(api: Api, namespace: str) -> 
     await api.create(SINK_JOB, namespace, manifest())
     async with Looker(api, namespace) as looker:
         await looker.settle(lambda: looker.driver(1))
+
+
+@pytest.mark.parametrize("most", [0, 1])
+async def test_one_job_more_than_the_namespace_may_have_waits(api: Api, namespace: str, most: int) -> None:
+    async with Looker(api, namespace, replace(SETTINGS, drivers_per_namespace_max=most)) as looker:
+        await first_driver(api, looker)
+        await api.create(SINK_JOB, namespace, manifest("two"))
+
+        async def told() -> bool:
+            return (await looker.condition("Ready", "two")).get("reason") == "NamespaceLimit"
+
+        if most:
+            await looker.settle(told, "two")
+            assert await looker.driver(1, "two") is None
+        else:
+            await looker.settle(lambda: looker.driver(1, "two"), "two")
