@@ -149,7 +149,8 @@ class RunCoordinator(_Action):
     """See that this operator's coordinator of the job runs, with these settings. Comes with every plan that wants it.
 
     `revision` is that of the sinks which `recover` looks at. Another `intent` means another word of a person: wishes
-    are made anew from the manifest's `recovery`, and with another restart nonce what is held is tried again. The
+    are made anew from the manifest's `recovery`, and with another restart nonce what is held is tried again, unless
+    `retried` (`<revision>/<restartNonce>`, from the status) says that an earlier replica has done so. The
     processes of all epochs below `gone_below` are gone for certain: `Services.older_gone(epoch)` is
     `epoch <= gone_below`.
     """
@@ -158,6 +159,7 @@ class RunCoordinator(_Action):
     intent: str
     driver_sinks: frozenset[str] = frozenset()
     gone_below: int = 0
+    retried: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ def coordinate(facts: Facts) -> tuple[Action, ...]:
     actions: list[Action] = []
     if wanted and not in_pod:
         sinks = frozenset(name for name, where in facts.observed.run_on.items() if where == "Driver")
-        actions.append(RunCoordinator(wanted, facts.intent, sinks, facts.gone_below, why="commits may be owed"))
+        run = RunCoordinator(wanted, facts.intent, sinks, facts.gone_below, facts.retried, why="commits may be owed")
+        actions.append(run)
     elif facts.observed.coordinator.running:
         actions.append(StopCoordinator(why="a committer pod coordinates" if in_pod else "nothing is owed"))
     return (*actions, *_committers(facts, wanted if in_pod else ""))

@@ -106,6 +106,19 @@ class Facts:
         """The reason of the first of them; "" where there is none."""
         return next((part.reason for _, _, part in stuck(self.ledger)), "") if self.ledger else ""
 
+    @property
+    def retried(self) -> str:
+        """The run in which what is held was tried again, and is held still; "": none is known of.
+
+        The status keeps it, so that a takeover alone tries nothing again; where it is lost, that is done once more.
+        """
+        if not self.stuck:
+            return ""
+        if self.observed.coordinator.begun:
+            return run_of(self.observed.coordinator.begun)
+        before = self.observed.job.status.get("commit")
+        return str(before.get("retried", "")) if isinstance(before, Mapping) else ""
+
     def foreign_pending(self, spec: SinkJobSpec) -> tuple[Record, ...]:
         """Pending checkpoints whose sinks are others than the manifest's: a new revision waits for them."""
         if not self.pending:

@@ -1,6 +1,7 @@
 """The schema of a SinkJob's status and the columns of `kubectl get sinkjob`.
 
-Used by `crd.py` only. The status is written by the operator alone; to decide, it reads only `restarts` back.
+Used by `crd.py` only. The status is written by the operator alone; to decide, it reads back only `restarts` and
+`commit.retried`.
 """
 
 from typing import Any
@@ -63,6 +64,7 @@ STATUS_SCHEMA: dict[str, Any] = {
             pending=_COUNT,
             inDoubt=_COUNT,
             rowsCommitted=_COUNT,
+            retried=_TEXT,  # <revision>/<restartNonce> for which held checkpoints were tried again
             sinks={
                 "type": "object",
                 "maxProperties": SINKS_MAX,

@@ -40,7 +40,7 @@ class Coordinators:
         if spec is None:
             log.warning("%s/%s has no revision %s that can be read: nobody commits", *key, action.revision)
             return
-        charge = Charge(spec, action.revision, action.intent, action.driver_sinks, action.gone_below)
+        charge = Charge(spec, action.revision, action.intent, action.driver_sinks, action.gone_below, action.retried)
         self._manager.run(key, charge)
 
     async def stop(self, key: Key) -> None:

@@ -56,7 +56,8 @@ class Charge:
     """What a coordinator of a job is run with; see `actions.RunCoordinator`.
 
     `spec` is the manifest's, whose sinks have the revision `revision`. Another `revision`, `intent` or `driver_sinks`
-    replaces the running coordinator; the rest is read as it is at that moment.
+    replaces the running coordinator; the rest is read as it is at that moment. `retried` is the run in which another
+    replica has tried again what is held.
     """
 
     spec: SinkJobSpec
@@ -64,6 +65,7 @@ class Charge:
     intent: str
     driver_sinks: frozenset[str] = frozenset()
     gone_below: int = 0
+    retried: str = ""
 
     def same_tenure(self, other: Charge) -> bool:
         """Whether one coordinator serves both."""
@@ -304,7 +306,7 @@ class Manager:
             wishes=Wishes(
                 recovery.nonce,
                 frozenset(recovery.accept),
-                retry_held=job.tried != names.run_of(charge.intent),
+                retry_held=names.run_of(charge.intent) not in (job.tried, charge.retried),
                 who=f"SinkJob {job.key[0]}/{job.key[1]}",
             ),
             observe=partial(self._outside.observe, job.key),

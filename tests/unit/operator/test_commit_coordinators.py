@@ -99,3 +99,24 @@ def test_an_abort_waits_for_a_coordinator_in_its_tenure(stage: Stage, tmp_path: 
         assert jobs.place.committed() == []
 
     play(stage, tmp_path, act)
+
+
+def test_a_takeover_alone_does_not_try_again_what_is_held(stage: Stage, tmp_path: Path) -> None:
+    async def act(jobs: Jobs) -> None:
+        charge = jobs.charge(jobs.manifest())
+        await jobs.begin(charge)
+        await jobs.decide(1, ['{"n":"refuse"}'])
+        await jobs.until(lambda ledger: part_of(ledger, 1, "a").state is PartState.HELD)
+        commits = len(jobs.place.calls("commit"))
+        for intent, retried in (("rev-1/0/x", "rev-1/0"), ("rev-1/0/y", "rev-1/0")):
+            await jobs.manager.drop(KEY)  # the next holder of the shard knows what the status says
+            jobs.manager.run(KEY, replace(charge, intent=intent, retried=retried))
+            await jobs.until_begun()
+            await asyncio.sleep(0.3)
+            assert len(jobs.place.calls("commit")) == commits, intent
+            assert part_of(await jobs.ledger(), 1, "a").state is PartState.HELD
+        await jobs.manager.drop(KEY)
+        jobs.manager.run(KEY, replace(charge, intent="rev-1/1/x", retried="rev-1/0"))
+        await until(lambda: len(jobs.place.calls("commit")) > commits)
+
+    play(stage, tmp_path, act)

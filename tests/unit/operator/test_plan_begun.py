@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sinkoperator.actions import EnsureCommitter, EnsureRevision, RunCoordinator
-from sinkoperator.names import committer_name
+from sinkoperator.names import committer_name, run_of
 from sinkoperator.observed import CommitterPod, CoordinatorFacts, Observed, Trouble
 from sinkoperator.plan import plan
 from sinkruntime.kube.names import committer_holder
@@ -30,6 +30,7 @@ from tests.unit.operator.plan_world import (
     raw_of,
     record,
     spec_of,
+    with_status,
 )
 
 HELD = record(1, 2, {"lake": part(PartState.HELD, reason="QuotaExceeded", message="no room")})
@@ -102,3 +103,25 @@ def test_the_pod_that_commits_for_former_sinks_is_made_for_the_revision_that_wai
     other = [{"name": "lake", "type": "file", "options": {"path": "s3a://b/other"}, "commit": {"runOn": "Job"}}]
     made = plan(replace(in_pod("", sinks=other), committers=()))
     assert [type(action) for action in acts(made)] == [EnsureRevision, EnsureCommitter]
+
+
+def retried(seen: Observed) -> str:
+    """For which run this plan's coordinator is told that what is held was tried again."""
+    (action,) = [action for action in acts(plan(seen)) if isinstance(action, RunCoordinator)]
+    return action.retried
+
+
+def test_the_next_replica_is_told_that_what_is_held_was_tried_again() -> None:
+    run = run_of(intent(**AGAIN))
+    before = asked()
+    assert retried(before) == "", "nobody has tried it again yet"
+    tried = with_status(asked(intent(**AGAIN)))
+    assert tried.job.status["commit"]["retried"] == run
+    taken_over = replace(tried, coordinator=CoordinatorFacts())
+    assert retried(taken_over) == run
+    assert retried(with_status(taken_over)) == run, "and the one after it"
+
+
+def test_nothing_is_remembered_once_nothing_is_held() -> None:
+    tried = with_status(asked(intent(**AGAIN)))
+    assert "retried" not in plan(replace(tried, ledger=held(ledger(2)))).status["commit"]
