@@ -59,6 +59,7 @@ class Cluster:
     """What runs. `operator` is one process, with children of its own."""
 
     plane: ControlPlane
+    nodes: tuple[Program, ...]  # what plays them
     operator: subprocess.Popen[bytes]
     log: Path
 
@@ -81,16 +82,25 @@ class Cluster:
         """What the operator's processes have used of their core."""
         return sum(_cpu_ticks(process) for process in family(self.operator.pid)) / os.sysconf("SC_CLK_TCK")
 
+    def trouble(self) -> str:
+        """What has ended, with the last that it said; "" where all is well."""
+        for program in self.nodes:
+            if program.process is None or program.process.poll() is not None:
+                return f"{program.name} has ended:\n{program.tail()}"
+        return f"the operator has ended:\n{self.said()}" if self.operator.poll() is not None else ""
+
     def said(self) -> str:
         """The end of the operator's log."""
         return self.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
 
     async def until(self, what: str, done: Callable[[], Awaitable[Any]], seconds: float = BEGIN_SECONDS) -> None:
-        """Wait for it to be so. Raises RuntimeError with the end of the operator's log where it does not come."""
+        """Wait for it to be so. Raises RuntimeError, with the end of a log, where it does not come."""
         deadline = time.monotonic() + seconds
         while not await done():
-            if self.operator.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{what}: not within {seconds:.0f} s; the operator said:\n{self.said()}")
+            if trouble := self.trouble():
+                raise RuntimeError(f"waited until {what}: {trouble}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"waited until {what} for {seconds:.0f} s; the operator said:\n{self.said()}")
             await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -117,11 +127,12 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     with serve(folder) as plane, ExitStack() as stack:
         asyncio.run(serve_crd(plane.kubeconfig))
         asyncio.run(_furnish(plane.kubeconfig))
-        for program in (_scheduler(plane), _kwok(plane)):
+        nodes = (_scheduler(plane), _kwok(plane))
+        for program in nodes:
             stack.callback(program.stop)
             program.start()
         log = folder / "operator.log"
-        there = Cluster(plane, stack.enter_context(_operator(plane.kubeconfig, log)), log)
+        there = Cluster(plane, nodes, stack.enter_context(_operator(plane.kubeconfig, log)), log)
         asyncio.run(_ready(there))
         yield there
 
