@@ -12,11 +12,12 @@ from typing import Any
 from sinkoperator.actions import Action, DeletePod, EnsureCommitter, RunCoordinator, StopCommitter, StopCoordinator
 from sinkoperator.facts import Facts
 from sinkoperator.observed import CommitterPod, Trouble
+from sinkoperator.restarts import pause_after, pause_seconds
 from sinkruntime.kube.names import committer_holder
 from sinkruntime.protocol.ledger import Authority
 
-#: After a committer pod has ended, the next one waits so long.
-COMMITTER_PAUSE_SECONDS = 15.0
+#: Of the committer pods that have ended: how long the last one had waited tells how long the next one waits.
+ENDED_KEPT = 2
 
 
 def coordinate(facts: Facts) -> tuple[Action, ...]:
@@ -94,13 +95,27 @@ def _committers(facts: Facts, revision: str) -> tuple[Action, ...]:
         for pod in live
         if pod is not kept and pod.deleting_since is None
     ]
-    actions += [DeletePod(pod.name, pod.uid, why="it has ended") for pod in ended[:-1]]
-    if revision and kept is None and not _resting(facts, ended):
+    actions += [DeletePod(pod.name, pod.uid, why="it has ended") for pod in ended[:-ENDED_KEPT]]
+    if revision and kept is None and not committer_rest_seconds(facts):
         number = pods[-1].number + 1 if pods else 1
         actions.append(EnsureCommitter(number, revision, why="commits may be owed"))
     return tuple(actions)
 
 
-def _resting(facts: Facts, ended: list[CommitterPod]) -> bool:
-    last = ended[-1].finished if ended else None
-    return last is not None and facts.observed.now < last + COMMITTER_PAUSE_SECONDS
+def committer_rest_seconds(facts: Facts) -> float:
+    """How long the next committer pod waits still: longer after each that ended soon. Another intent never waits."""
+    ended = sorted((pod for pod in facts.observed.committers if pod.ended), key=lambda pod: pod.number)
+    if not ended or ended[-1].intent != facts.intent:
+        return 0.0
+    last, former = ended[-1], ended[-2] if len(ended) > 1 else None
+    again = former is not None and former.intent == last.intent
+    if former is None or not again or _end(last) - last.created >= facts.policy.reset_after.seconds:
+        pause = pause_seconds(facts.policy, 1)
+    else:
+        pause = pause_after(facts.policy, max(0.0, last.created - _end(former)))
+    return max(0.0, _end(last) + pause - facts.observed.now)
+
+
+def _end(pod: CommitterPod) -> float:
+    """Of a pod that has ended; nobody knows when an evicted one did."""
+    return pod.created if pod.finished is None else pod.finished

@@ -27,7 +27,7 @@ from sinkoperator.actions import (
     StopCoordinator,
 )
 from sinkoperator.conditions import condition_of
-from sinkoperator.coordination import coordinate
+from sinkoperator.coordination import committer_rest_seconds, coordinate
 from sinkoperator.course import CALM_SECONDS, UNWATCHED_SECONDS, Course
 from sinkoperator.deletion import depart
 from sinkoperator.facts import Facts, facts_of
@@ -131,8 +131,8 @@ def _waits(facts: Facts) -> list[float]:
         for pod in facts.blocking
         if pod.deleting_since is not None
     ]
-    resting = any(pod.ended for pod in observed.committers)
-    return [*due, *([UNWATCHED_SECONDS] if resting or observed.refused else [])]
+    rest = committer_rest_seconds(facts)
+    return [*due, *([max(0.1, rest)] if rest else []), *([UNWATCHED_SECONDS] if observed.refused else [])]
 
 
 def _expiry(facts: Facts, status: dict[str, object]) -> float | None:

@@ -91,17 +91,17 @@ def account_for(former: Account, end: End, policy: RestartPolicy, now: float) ->
     if kind is Kind.DONE:
         again = policy.type == "Always" or end.commit_only
         done = replace(base, failures=0, infrastructure=0, verdict=Verdict.FINISHED)
-        return replace(done, verdict=Verdict.RETRY, next_time=now + _pause(policy, 1)) if again else done
+        return replace(done, verdict=Verdict.RETRY, next_time=now + pause_seconds(policy, 1)) if again else done
     if policy.type == "Never" and not end.commit_only:
         return replace(base, verdict=Verdict.GAVE_UP, failures=base.failures + (kind is Kind.USER))
     if kind is Kind.USER:
         failures = base.failures + 1
         if failures > policy.max_retries and not end.commit_only:
             return replace(base, verdict=Verdict.GAVE_UP, failures=failures)
-        return replace(base, failures=failures, next_time=now + _pause(policy, failures))
+        return replace(base, failures=failures, next_time=now + pause_seconds(policy, failures))
     times = base.infrastructure + 1
     verdict = Verdict.HOLD if kind is Kind.HELD else Verdict.RETRY
-    return replace(base, verdict=verdict, infrastructure=times, next_time=now + _pause(policy, times))
+    return replace(base, verdict=verdict, infrastructure=times, next_time=now + pause_seconds(policy, times))
 
 
 def stopped(former: Account, epoch: int, intent: str) -> Account:
@@ -110,10 +110,17 @@ def stopped(former: Account, epoch: int, intent: str) -> Account:
     return replace(kept, epoch=epoch, intent=intent, verdict=Verdict.NONE, next_time=None, trouble=None)
 
 
-def _pause(policy: RestartPolicy, times: int) -> float:
+def pause_seconds(policy: RestartPolicy, times: int) -> float:
+    """Before the next start, after so many ends in a row."""
     backoff = policy.backoff
     longest = max(backoff.initial.seconds, backoff.max.seconds)
     return min(longest, backoff.initial.seconds * backoff.factor ** min(times - 1, _EXPONENT_MAX))
+
+
+def pause_after(policy: RestartPolicy, former_seconds: float) -> float:
+    """The same where nothing is known but how long the last one has waited."""
+    first, backoff = pause_seconds(policy, 1), policy.backoff
+    return max(first, min(former_seconds * backoff.factor, backoff.max.seconds))
 
 
 def read_restarts(status: Mapping[str, Any]) -> Restarts:
