@@ -1,8 +1,9 @@
-"""The kind cluster of the end-to-end tests: its images, the chart's release, kubectl.
+"""The kind cluster of the end-to-end tests: its images, the servers, the chart's release, kubectl.
 
-`conftest` makes one for the session. `kind` is asked for a cluster named SINKJOB_E2E_CLUSTER (default `sinkjob-e2e`);
-one that is there is used and kept, one that was made here is deleted at the end. The node's image is KIND_NODE_IMAGE
-where set, the images' base SINKJOB_E2E_BASE. Nothing is pulled but by docker and kind themselves.
+`conftest` makes one for the session, `tests/chaos` one for a run. `kind` is asked for a cluster named
+SINKJOB_E2E_CLUSTER (default `sinkjob-e2e`); one that is there is used and kept, one that was made here is deleted at
+the end. The node's image is KIND_NODE_IMAGE where set, the images' base SINKJOB_E2E_BASE. Nothing is pulled but by
+docker and kind themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 KIND = Program("kind")
 TAG = "e2e"
-IMAGES = [f"sinkjob-operator:{TAG}", f"sinkjob-driver:{TAG}", f"sinkjob-test-s3:{TAG}", f"sinkjob-test-kafka:{TAG}"]
+#: The servers that have an image of their own here; each is a Dockerfile and one file that it needs.
+SERVERS = ("s3", "kafka")
 RELEASE = OPERATOR_NAMESPACE = "sinkjob"
 
 BUILD_SECONDS = 1500
@@ -127,28 +129,30 @@ class Cluster:
                 forward.stdout.close()
 
 
-def build_images() -> None:
-    """All four images, from the Dockerfile and from `tests/e2e`; what has not changed comes from docker's cache."""
+def build_images(servers: Sequence[str]) -> list[str]:
+    """Build operator, driver and these servers, and return their images' names; what has not changed comes from
+    docker's cache."""
     base = f"BASE={os.environ.get('SINKJOB_E2E_BASE', 'debian:bookworm-slim')}"
     for target in ("operator", "driver"):
         command = ("docker", "build", "--build-arg", base, "--target", target, "-t", f"sinkjob-{target}:{TAG}", ".")
         run(*command, seconds=BUILD_SECONDS)
     extra = {"s3": locate(VERSITYGW), "kafka": ROOT / "images" / "fetch_jars.py"}
-    for name, file in extra.items():
+    for name in servers:
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
-            shutil.copy(file, folder)
+            shutil.copy(extra[name], folder)
             image = f"sinkjob-test-{name}:{TAG}"
             run("docker", "build", "--build-arg", base, "-t", image, folder, seconds=BUILD_SECONDS)
+    return [f"sinkjob-operator:{TAG}", f"sinkjob-driver:{TAG}", *(f"sinkjob-test-{name}:{TAG}" for name in servers)]
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster that has the images and the servers; `folder` is for its kubeconfig."""
+def cluster(folder: Path, servers: Sequence[str] = SERVERS) -> Iterator[Cluster]:
+    """A cluster that has the images, of these servers too; `folder` is for its kubeconfig."""
     name = os.environ.get("SINKJOB_E2E_CLUSTER", "sinkjob-e2e")
     made = Cluster(name, folder / "kubeconfig")
     there = name in run(locate(KIND), "get", "clusters").split()
-    build_images()
+    images = build_images(servers)
     if there:
         run(locate(KIND), "export", "kubeconfig", "--name", name, "--kubeconfig", made.kubeconfig)
     else:
@@ -157,8 +161,26 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         create = (locate(KIND), "create", "cluster", "--name", name, "--kubeconfig", made.kubeconfig, "--wait", "3m")
         run(*create, *options, seconds=CREATE_SECONDS)
     try:
-        run(locate(KIND), "load", "docker-image", *IMAGES, "--name", name, seconds=LOAD_SECONDS)
+        run(locate(KIND), "load", "docker-image", *images, "--name", name, seconds=LOAD_SECONDS)
         yield made
     finally:
         if not there:
             run(locate(KIND), "delete", "cluster", "--name", name, seconds=CREATE_SECONDS)
+
+
+def start_servers(made: Cluster, manifest: str) -> None:
+    """Start the servers of this manifest afresh: their data is in the pods, and would be an earlier run's."""
+    made.kubectl("delete", "pods", "-n", "servers", "--all", "--ignore-not-found", seconds=120)
+    made.apply("servers", manifest)
+    made.kubectl("-n", "servers", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=180s", seconds=200)
+
+
+def install(made: Cluster) -> None:
+    """Install the chart, or upgrade its release, with the images of `cluster`; returns once two replicas are ready."""
+    made.helm(
+        "upgrade", "--install", RELEASE, str(ROOT / "charts" / "sinkjob"), "--namespace", OPERATOR_NAMESPACE,
+        "--create-namespace", "--set", f"image.tag={TAG},driverImage.tag={TAG}", "--wait", "--timeout", "180s",
+    )  # fmt: skip
+    # The same tag may be another image than an earlier run's.
+    made.kubectl("-n", OPERATOR_NAMESPACE, "rollout", "restart", f"deployment/{RELEASE}")
+    made.kubectl("-n", OPERATOR_NAMESPACE, "rollout", "status", f"deployment/{RELEASE}", "--timeout=180s", seconds=200)

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import HERE, KIND, OPERATOR_NAMESPACE, RELEASE, ROOT, TAG, Cluster, Json, cluster, until
+from tests.e2e.cluster import (
+    HERE,
+    KIND,
+    OPERATOR_NAMESPACE,
+    ROOT,
+    Cluster,
+    Json,
+    cluster,
+    install,
+    start_servers,
+    until,
+)
 from tests.e2e.lake import Lake, lake
 from tests.servers.programs import HELM, KUBECTL, VERSITYGW, ProgramMissingError, locate
 
@@ -42,25 +53,14 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ):
         pytest.skip("missing server: docker does not answer")
     with cluster(tmp_path_factory.mktemp("cluster")) as made:
-        # Their data is in the pods: those of an earlier run would hold its checkpoints.
-        made.kubectl("delete", "pods", "-n", "servers", "--all", "--ignore-not-found", seconds=120)
-        made.apply("servers", (HERE / "servers.yaml").read_text())
-        made.kubectl("-n", "servers", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=180s", seconds=200)
+        start_servers(made, (HERE / "servers.yaml").read_text())
         yield made
 
 
 @pytest.fixture(scope="session")
 def release(bare_cluster: Cluster) -> Cluster:
     """The cluster with the chart installed, two replicas ready."""
-    bare_cluster.helm(
-        "upgrade", "--install", RELEASE, str(ROOT / "charts" / "sinkjob"), "--namespace", OPERATOR_NAMESPACE,
-        "--create-namespace", "--set", f"image.tag={TAG},driverImage.tag={TAG}", "--wait", "--timeout", "180s",
-    )  # fmt: skip
-    # The same tag may be another image than an earlier run's.
-    bare_cluster.kubectl("-n", OPERATOR_NAMESPACE, "rollout", "restart", f"deployment/{RELEASE}")
-    bare_cluster.kubectl(
-        "-n", OPERATOR_NAMESPACE, "rollout", "status", f"deployment/{RELEASE}", "--timeout=180s", seconds=200
-    )
+    install(bare_cluster)
     return bare_cluster
 
 
@@ -75,8 +75,7 @@ def bucket(bare_cluster: Cluster) -> Iterator[Lake]:
 @pytest.fixture
 def jobs(release: Cluster, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """The namespace of the jobs; what a test has left there is removed after it."""
-    release.apply("default", f'{{"apiVersion": "v1", "kind": "Namespace", "metadata": {{"name": "{NAMESPACE}", '
-                  '"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}')  # fmt: skip
+    make_namespace(release)
     made = Jobs(release)
     release.apply(NAMESPACE, (EXAMPLES / "secrets.yaml").read_text())
     failed_before = request.session.testsfailed
@@ -85,6 +84,12 @@ def jobs(release: Cluster, request: pytest.FixtureRequest) -> Iterator[Jobs]:
         print(made.story())
     for job in release.items("sj", "-n", NAMESPACE):
         made.delete(job["metadata"]["name"], at_once=True)
+
+
+def make_namespace(made: Cluster) -> None:
+    """The namespace of the jobs, under `restricted` Pod Security."""
+    made.apply("default", f'{{"apiVersion": "v1", "kind": "Namespace", "metadata": {{"name": "{NAMESPACE}", '
+               '"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}')  # fmt: skip
 
 
 class Jobs:

@@ -49,12 +49,21 @@ class Lake:
         return rows
 
     def parquet(self, folder: str) -> list[dict[str, Any]]:
-        """The rows of all Parquet files that any reader sees in a folder: names with `_` are skipped."""
-        rows: list[dict[str, Any]] = []
-        for key in self.keys(f"{folder}/"):
-            if not any(part.startswith("_") for part in key.split("/")) and key.endswith(".parquet"):
-                body = self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
-                rows += pyarrow.parquet.read_table(io.BytesIO(body)).to_pylist()
+        """The rows of all Parquet files that any reader sees in a folder."""
+        return [row for key in self.visible(folder) for row in self.rows(key)]
+
+    def visible(self, folder: str) -> list[str]:
+        """The Parquet files that any reader sees in a folder: names with `_` are skipped."""
+        return [
+            key
+            for key in self.keys(f"{folder}/")
+            if not any(part.startswith("_") for part in key.split("/")) and key.endswith(".parquet")
+        ]
+
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """The rows of one Parquet file."""
+        body = self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(body)).to_pylist()
         return rows
 
     def open_uploads(self) -> int:
