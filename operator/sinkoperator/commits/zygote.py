@@ -19,11 +19,11 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sinkoperator.commits import worker
+from sinkoperator.commits.folders import own_folder
 from sinkruntime.errors import ManifestError
 from sinkruntime.spec.sink_options import load_sink_class, sink_types
 
@@ -198,8 +198,8 @@ def main(descriptor: int) -> None:
     threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
     if threads > 1:
         raise SystemExit(f"a sink's module has started {threads - 1} threads when it was imported; it must not")
-    with tempfile.TemporaryDirectory(prefix="sinkjob-workers-") as folder:
-        Zygote(control, Path(folder)).run()
+    with own_folder() as folder:
+        Zygote(control, folder).run()
 
 
 if __name__ == "__main__":
