@@ -14,6 +14,9 @@ from benchmarks.commits import Commits
 from benchmarks.figures import Measurement, run_suite
 from benchmarks.footprint import Footprint
 from benchmarks.submits import SteadySubmits, SubmitsAtOnce
+from tests.servers.programs import CONTROL_PLANE, KUBE_SCHEDULER, KWOK, ProgramMissingError, locate
+
+PROGRAMS = (*CONTROL_PLANE, KUBE_SCHEDULER, KWOK)
 
 MEASUREMENTS: dict[str, Callable[[Path, float], Measurement]] = {
     "commits": Commits,
@@ -25,7 +28,15 @@ NAMES = tuple(MEASUREMENTS)
 
 
 def run(rounds: int, scale: float, only: Collection[str]) -> bool:
-    """Run the suite, or those of its measurements that are named; whether every figure is ok."""
+    """Run the suite, or those of its measurements that are named; whether every figure is ok.
+
+    Raises SystemExit where a program is missing.
+    """
+    try:
+        for program in PROGRAMS:
+            locate(program)
+    except ProgramMissingError as error:
+        raise SystemExit(str(error)) from error
     folder = Path(tempfile.mkdtemp(prefix="sinkjob-bench-"))
     try:
         made = [MEASUREMENTS[name](folder, scale) for name in NAMES if not only or name in only]
