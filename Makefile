@@ -25,6 +25,8 @@ SUITE ?= runtime
 SINK ?= file
 KILLS ?= 60
 SEED ?= 1
+ROUNDS ?= 5
+KINDS ?=
 
 .PHONY: help
 help: ## list the targets
@@ -117,6 +119,11 @@ helm-lint: ## check the chart and its values
 .PHONY: kill-matrix
 kill-matrix: setup ## kill processes at every step, then count rows: make kill-matrix SINK=file KILLS=60 SEED=1
 	@$(BIN)/python -m tests.killmatrix --sink $(SINK) --kills $(KILLS) --seed $(SEED)
+
+.PHONY: chaos
+chaos: setup ## kill everything on a kind cluster, then count rows: make chaos ROUNDS=5 SEED=1
+	@$(BIN)/python -m tests.servers.programs
+	@$(BIN)/python -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(if $(KINDS),--kinds $(KINDS))
 
 .PHONY: docs
 docs: setup ## write the generated pages of docs/

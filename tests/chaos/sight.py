@@ -83,13 +83,10 @@ class Sight:
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             )  # fmt: skip
             self._watches[what[0]] = watch
-            lines: list[str] = []
-            for line in watch.stdout or ():
-                lines.append(line)
-                if line.rstrip() == "}":  # the end of an event; inner ends are indented
-                    event = json.loads("".join(lines))
+            for line in watch.stdout or ():  # an event each
+                if line.endswith("\n"):  # and not cut off in the middle
+                    event = json.loads(line)
                     see(event["type"], event["object"])
-                    lines.clear()
             watch.wait()
             self._closed.wait(AGAIN_SECONDS)
 

@@ -33,6 +33,9 @@ FILES_PER_CHECKPOINT = 2
 AIM_SECONDS = 300.0
 #: While the target is held: until a commit that had its answer before is in the ledger.
 SETTLE_SECONDS = 0.5
+#: The target is slowed down by holding it again and again: from a decision to its commit it is tens of milliseconds.
+HOLD_SECONDS = 0.5
+LOOSE_SECONDS = 0.3
 RECOVER_SECONDS = 600.0
 
 Say = Callable[[str], None]
@@ -125,17 +128,26 @@ class Stage:
         end = time.monotonic() + AIM_SECONDS
         with self._bucket() as bucket:
             while time.monotonic() < end:
-                ledger = self._sight.ledger
                 if self._committed() >= self._input.total():
                     self._feed(bucket)
-                elif ledger is not None and ledger.pending:
-                    grip.hold()
-                    time.sleep(SETTLE_SECONDS)
-                    if (still := self._ledger()).pending:
-                        return still, grip, strikes
-                    grip.release()
-                self._sight.wait(0.2)
+                if (ledger := self._pending(grip)) is not None:
+                    return ledger, grip, strikes
         raise TimeoutError(f"no checkpoint was pending within {AIM_SECONDS:.0f} s")
+
+    def _pending(self, grip: Grip) -> Ledger | None:
+        """Hold the target for a moment. If a checkpoint is pending then, and after a while, it stays held."""
+        grip.hold()
+        end = time.monotonic() + HOLD_SECONDS
+        while time.monotonic() < end:
+            self._sight.wait(0.1)
+            if (seen := self._sight.ledger) and seen.pending:
+                time.sleep(SETTLE_SECONDS)
+                if (still := self._ledger()).pending:
+                    return still
+                break
+        grip.release()
+        time.sleep(LOOSE_SECONDS)
+        return None
 
     def _ledger(self) -> Ledger:
         """As the API server has it now."""
