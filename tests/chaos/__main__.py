@@ -7,6 +7,7 @@ only then, and only if every kill of the plan was made. A failed run prints what
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -48,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for number, kill in enumerate(kills, start=1):
                     stage.kill(number, len(kills), kill)
                 stage.finish()
-            except (CommandError, TimeoutError) as error:
+            except KeyboardInterrupt:
+                say("stopped by hand; what was killed until now is counted")
+                stage.finish()
+            except (CommandError, TimeoutError, subprocess.TimeoutExpired) as error:
                 result.problems.append(str(error))
                 say(f"the run ends: {error}")
                 say(story(made))

@@ -121,7 +121,7 @@ class Stage:
     def _aim(self, kill: Kill) -> tuple[Ledger, Grip, list[Strike]]:
         """Feed the job until a checkpoint is pending with the target held, and everything is prepared."""
         place = self._place
-        until("driver, executors and both replicas run", self._whole, RECOVER_SECONDS)
+        until("driver, executors, both replicas and the S3 server run", self._whole, RECOVER_SECONDS)
         strikes = [prepare(kind, place, kill.dice) for kind in kill.kinds]
         server = place.cluster.get("pod", "s3", "-n", "servers") or {}
         grip = Grip(place.node, server["metadata"]["uid"])
@@ -165,7 +165,10 @@ class Stage:
         place = self._place
         try:
             drivers, executors = place.pods("driver"), place.pods("executor")
-            return len(drivers) == 1 and len(executors) >= EXECUTORS and len(place.replicas()) > 1 and self._held()
+            server = (place.cluster.get("pod", "s3", "-n", "servers") or {}).get("status", {}).get("conditions", [])
+            ready = any(found["type"] == "Ready" and found["status"] == "True" for found in server)
+            enough = len(drivers) == 1 and len(executors) >= EXECUTORS and len(place.replicas()) > 1
+            return ready and enough and self._held()
         except CommandError:  # the API server is not back yet
             return False
 
