@@ -57,6 +57,11 @@ class Sight:
         with self._news:
             self._news.wait(seconds)
 
+    def check(self) -> None:
+        """Raises RuntimeError where a watch has ended for good: what it did not see would be nobody's fault."""
+        if not all(thread.is_alive() for thread in self._threads):
+            raise RuntimeError("a watch of the run itself has failed; its traceback stands above")
+
     def raised_after(self, token: int) -> Raised | None:
         """The first token above this one, where one was seen."""
         return next((raised for raised in self.raised if raised.token > token), None)
@@ -75,7 +80,7 @@ class Sight:
         for thread in self._threads:
             thread.join(10)
 
-    def _follow(self, what: tuple[str, ...], see: Callable[[str, Json], None]) -> None:
+    def _follow(self, what: tuple[str, ...], see: Callable[[Json], None]) -> None:
         command = [str(locate(KUBECTL)), "--kubeconfig", str(self._cluster.kubeconfig), "get", *what]
         while not self._closed.is_set():
             watch = subprocess.Popen(
@@ -86,13 +91,12 @@ class Sight:
             for line in watch.stdout or ():  # an event each
                 if line.endswith("\n"):  # and not cut off in the middle
                     event = json.loads(line)
-                    see(event["type"], event["object"])
+                    if event["type"] in ("ADDED", "MODIFIED"):  # not ERROR, which the server ends a watch with
+                        see(event["object"])
             watch.wait()
             self._closed.wait(AGAIN_SECONDS)
 
-    def _see_ledger(self, event: str, found: Json) -> None:
-        if event == "DELETED":
-            return
+    def _see_ledger(self, found: Json) -> None:
         ledger = codec.decode(found["data"]["ledger.json"])
         with self._news:
             if ledger.claim:
@@ -102,7 +106,6 @@ class Sight:
             self.ledger = ledger
             self._news.notify_all()
 
-    def _see_driver(self, event: str, found: Json) -> None:
-        del event
+    def _see_driver(self, found: Json) -> None:
         metadata = found["metadata"]
         self.drivers[metadata["labels"]["sinkjob.io/epoch"]].add(metadata["uid"])

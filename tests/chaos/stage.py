@@ -208,6 +208,7 @@ class Stage:
 
     def _drained(self) -> None:
         def look() -> bool:
+            self._sight.check()
             ledger = self._sight.ledger
             return bool(ledger and not ledger.pending and self._committed() >= self._input.total())
 
