@@ -68,10 +68,14 @@ class Chaos:
         self._world.lease.split()
 
     def abort(self) -> None:
-        """Somebody loses patience."""
-        self._person_abort()
+        """Somebody loses patience with all that is pending."""
+        self._abort(0)
 
     def _person_abort(self) -> bool:
+        return self._abort(None)
+
+    def _abort(self, which: int | None) -> bool:
+        """Abort from this one of the pending checkpoints on; None: from any."""
         world = self._world
         ledger = world.store.ledger
         if ledger is None or not ledger.pending or not world.tenures:
@@ -80,7 +84,8 @@ class Chaos:
         holder = world.tenures[process][1]
         if holder != ledger.holder:
             return False
-        first = world.dice.rng.choice([record.number for record in ledger.pending])
+        numbers = [record.number for record in ledger.pending]
+        first = world.dice.rng.choice(numbers) if which is None else numbers[which]
         world.note("somebody aborts from %d on", first)
         _ = world.loop.start(process, abort(world, process, ledger.token, first), holder)
         return True

@@ -22,7 +22,7 @@ RATES = {
     "store.no_hint": 0.3,  # a watch that says nothing
     "store.false_hint": 0.2,  # a watch that says too much
     "call.slow": 0.15,  # perhaps beyond the time limit
-    "call.hangs": 0.04,  # beyond the time limit, with or without an effect, now or later
+    "call.hangs": 0.08,  # beyond the time limit, with or without an effect, now or later
     "call.raises_before": 0.05,
     "call.raises_after": 0.05,
     "call.dies_within": 0.02,  # its process dies after some of its effects

@@ -183,9 +183,12 @@ class SimRunner:
         if when == "now":
             _abandoned(function)
         elif when == "later":
-            world.loop.nature(dice.seconds(2.0 * timeout_seconds), _abandoned, function)
-            if dice.hit_event("person.impatient", 0.5):
-                world.loop.nature(dice.seconds(timeout_seconds), world.chaos.abort)
+            late = dice.seconds(2.0 * timeout_seconds)
+            if dice.hit_event("person.impatient", 0.9):
+                patience = dice.seconds(timeout_seconds)
+                world.loop.nature(patience, world.chaos.abort)
+                late = patience + dice.seconds(0.5)  # it races with the fence, and with what is removed after that
+            world.loop.nature(late, _abandoned, function)
         await asyncio.sleep(timeout_seconds)
         raise OutOfTime(f"no answer within {timeout_seconds:.1f} s")
 
