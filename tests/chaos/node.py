@@ -63,7 +63,15 @@ class Node:
 
     def restart(self) -> None:
         """Kill everything in the node, and start it again."""
+        before = self._address()
         run("docker", "restart", "--time", "1", self.name, seconds=RESTART_SECONDS)
+        if self._address() != before:
+            message = f"{self.name} has another address than {before} now, and its etcd may not start"
+            raise CommandError(f"{message}: start and remove no other kind cluster during a run")
+
+    def _address(self) -> str:
+        template = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
+        return run("docker", "inspect", "-f", template, self.name).strip()
 
 
 class Grip:
