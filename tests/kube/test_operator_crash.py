@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -153,9 +153,16 @@ async def test_a_life_without_a_fault(api: Api, namespace: str) -> None:
     assert 20 < len(faults.writes) <= WRITES_MAX
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
-@pytest.mark.parametrize("at", range(1, WRITES_MAX + 1))
+def combinations() -> Iterator[Any]:
+    """Each write with each fault; one fault a write, in turn, unless all are asked for."""
+    for at in range(1, WRITES_MAX + 1):
+        for index, fault in enumerate(Fault):
+            usual = index == at % len(Fault)
+            marks = [pytest.mark.slow] if usual else [pytest.mark.slow, pytest.mark.exhaustive]
+            yield pytest.param(at, fault, marks=marks, id=f"{at}-{fault.value}")
+
+
+@pytest.mark.parametrize(("at", "fault"), combinations())
 async def test_a_write_that_goes_wrong_changes_nothing(api: Api, namespace: str, at: int, fault: Fault) -> None:
     faults = Faults(at, fault)
     life = await play(api, namespace, faults)
