@@ -162,7 +162,7 @@ def combinations() -> Iterator[Any]:
             yield pytest.param(at, fault, marks=marks, id=f"{at}-{fault.value}")
 
 
-@pytest.mark.parametrize(("at", "fault"), combinations())
+@pytest.mark.parametrize(("at", "fault"), list(combinations()))
 async def test_a_write_that_goes_wrong_changes_nothing(api: Api, namespace: str, at: int, fault: Fault) -> None:
     faults = Faults(at, fault)
     life = await play(api, namespace, faults)
