@@ -86,7 +86,12 @@ class Spill:
             with storage.open_input_file(f"{folder}/{name}") as file:
                 if (size := file.size()) > FILE_BYTES_MAX:
                     raise LedgerCorrupt(f"payload {name} has {size} bytes, more than any can have", _RESTORE)
-                content: bytes = file.read()
+                try:
+                    content: bytes = file.read()
+                except OSError as error:
+                    if "checksum" not in str(error).lower():
+                        raise
+                    raise LedgerCorrupt(f"payload {name} does not have its digest: {error}", _RESTORE) from error
                 return content
 
         try:

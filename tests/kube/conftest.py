@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sinkruntime.kube import CONFIG_MAP, NAMESPACE, SINK_JOB, Api, ApiSettings
+from sinkruntime.kube import CONFIG_MAP, NAMESPACE, SINK_JOB, Api, ApiSettings, Unanswered, Unavailable
 from tests.kube.control_plane import ControlPlane, serve
 from tests.kube.crd import serve_crd
 from tests.servers.programs import CONTROL_PLANE, ProgramMissingError, locate
@@ -99,7 +99,11 @@ def namespace(api: Api, runner: asyncio.Runner) -> Iterator[str]:
 
 
 async def _remove(api: Api, namespace: str) -> None:
-    await api.delete(NAMESPACE, "", namespace)
+    """Again where the server, which the test may have killed, drops a connection of before."""
+    try:
+        await api.delete(NAMESPACE, "", namespace)
+    except (Unanswered, Unavailable):
+        await api.delete(NAMESPACE, "", namespace)
     free: dict[str, Any] = {"metadata": {"finalizers": None}}
     for kind in (CONFIG_MAP, SINK_JOB):
         for found in (await api.list(kind, namespace))[0]:

@@ -94,10 +94,10 @@ class Place:
             "spec": spec,
         }
         self.job_file.parent.mkdir(parents=True, exist_ok=True)
-        self.job_file.write_text(json.dumps(body))
+        _replace(self.job_file, json.dumps(body))
         # Other revisions lie beside it; here every one, so that a coordinator outlives a change of the manifest.
         kept = revision(parse_object(body).spec) if valid else "invalid"
-        (self.job_file.parent / f"{kept}.json").write_text(json.dumps(body))
+        _replace(self.job_file.parent / f"{kept}.json", json.dumps(body))
 
     def add_file(self, number: int) -> None:
         """An input file with the ids of that number, which appears whole."""
@@ -240,6 +240,13 @@ class Place:
             assert time.monotonic() < deadline, found
             time.sleep(0.05)
         return found
+
+
+def _replace(file: Path, text: str) -> None:
+    """At once, as the kubelet does it: a coordinator may be reading."""
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    part.replace(file)
 
 
 @contextmanager

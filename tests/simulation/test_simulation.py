@@ -15,9 +15,10 @@ from tests.simulation.world import run
 #: Rules whose absence shows within a few seeds.
 QUICK = (
     "epoch_is_one_processs",
-    "lineage_is_complete",
-    "unknown_is_not_done",
+    "garbage_by_ranges",
     "payload_before_the_decision",
+    "resource_version",
+    "unknown_is_not_done",
 )
 
 
