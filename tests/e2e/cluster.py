@@ -105,6 +105,12 @@ class Cluster:
         """`kubectl apply` of this YAML or JSON."""
         self.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=text)
 
+    def make_namespace(self, name: str, **labels: str) -> None:
+        """It may be there. Returns once pods can be made: they need its service account, which a controller makes."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        self.apply("default", json.dumps(body))
+        until(f"namespace {name} is ready", lambda: self.get("-n", name, "serviceaccount", "default"))
+
     def patch(self, namespace: str, job: str, spec: Json) -> None:
         """Change fields of a SinkJob's spec."""
         self.kubectl("-n", namespace, "patch", "sj", job, "--type=merge", "-p", json.dumps({"spec": spec}))
@@ -171,6 +177,7 @@ def cluster(folder: Path, servers: Sequence[str] = SERVERS) -> Iterator[Cluster]
 def start_servers(made: Cluster, manifest: str) -> None:
     """Start the servers of this manifest afresh: their data is in the pods, and would be an earlier run's."""
     made.kubectl("delete", "pods", "-n", "servers", "--all", "--ignore-not-found", seconds=120)
+    made.make_namespace("servers")
     made.apply("servers", manifest)
     made.kubectl("-n", "servers", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=180s", seconds=200)
 

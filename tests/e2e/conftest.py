@@ -88,8 +88,7 @@ def jobs(release: Cluster, request: pytest.FixtureRequest) -> Iterator[Jobs]:
 
 def make_namespace(made: Cluster) -> None:
     """The namespace of the jobs, under `restricted` Pod Security."""
-    made.apply("default", f'{{"apiVersion": "v1", "kind": "Namespace", "metadata": {{"name": "{NAMESPACE}", '
-               '"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}')  # fmt: skip
+    made.make_namespace(NAMESPACE, **{"pod-security.kubernetes.io/enforce": "restricted"})
 
 
 class Jobs:
