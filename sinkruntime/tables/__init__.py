@@ -1,0 +1,1 @@
+"""What several table sinks share. Sinks import it; it imports no sink and no client library."""
