@@ -13,7 +13,7 @@ Anything may be killed at any instant: no method may rely on `close` or `abort` 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, Protocol
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 from pydantic import BaseModel
 
+from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.serializers import JsonSerializer, Serializer
 
@@ -90,6 +91,17 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
 
+#: What a writer calls with rows that its target turns down for good: rows of its schema, a reason, a sentence. They
+#: go to the sink of `deadLetter`, in the same decision. Raises `TargetError` without one, and beyond its `maxRows`.
+Reject = Callable[[pa.RecordBatch, str, str], None]
+
+
+def reject_nothing(rows: pa.RecordBatch, reason: str, message: str) -> None:
+    """The `Reject` of a sink without `deadLetter`."""
+    said = f"the target turns down {rows.num_rows} row(s): {message}"
+    raise TargetError(reason, said, advice="mend the rows in a transform, or send such rows to a `deadLetter` sink")
+
+
 @dataclass(frozen=True, slots=True)
 class WriterContext:
     """What a writer is told. `unique` is random per writer: staged names hold it, so two attempts never collide."""
@@ -100,6 +112,7 @@ class WriterContext:
     schema: pa.Schema  # of every batch that `write` is given: the sink's `select`, in order
     count: Counter
     clock: Clock
+    reject: Reject = reject_nothing  # called from `write`, `flush` or `prepare_commit`
 
     @property
     def stem(self) -> str:
@@ -291,7 +304,7 @@ class Sink(ABC):
 
     Options: ClassVar[type[BaseModel]]
     summary: ClassVar[str]  # one line, for `sinkjob sinks`
-    rejects_rows: ClassVar[bool] = False  # single rows may be turned down, and go to `deadLetter`
+    rejects_rows: ClassVar[bool] = False  # its writers may call `context.reject`: `deadLetter` is of use
 
     def __init__(self, options: Any, identity: SinkIdentity) -> None:
         self.options = options

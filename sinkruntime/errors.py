@@ -137,7 +137,7 @@ class WriterFailed(_AtPath):
 
 def sink_path(index: int, path: str) -> str:
     """A path that a sink named (`options.table`, or none), as one of the manifest: a sink does not know its place."""
-    if path and not path.startswith("options"):
+    if path and not path.startswith(("options", "deadLetter")):
         return path
     return ".".join(filter(None, [f"spec.sinks[{index}]", path]))
 

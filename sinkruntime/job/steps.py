@@ -18,6 +18,7 @@ from sinkruntime.job.backstage import Backstage
 from sinkruntime.protocol.events import TargetView
 from sinkruntime.protocol.ledger import Position
 from sinkruntime.spark.columns import JobSink
+from sinkruntime.spark.dead_letters import DeadLetters
 from sinkruntime.spark.query import Query, QueryJob
 from sinkruntime.spec.bind import BoundJob
 
@@ -50,10 +51,13 @@ def check_guarantees(job: BoundJob, sinks: Mapping[str, Sink]) -> None:
 def query_job(job: BoundJob, sinks: Mapping[str, Sink], checkpoint: str, revision: str, clock: Clock) -> QueryJob:
     """What Spark is to run: `checkpoint` is Spark's own location, `revision` names the manifest."""
     spec = job.manifest.job.spec
-    parts = [
-        JobSink(sinks[bound.spec.name], index, bound.spec.select, bound.spec.where, bound.spec.on_failure == "Warn")
-        for index, bound in enumerate(job.sinks)
-    ]
+    taking = {bound.spec.dead_letter.sink for bound in job.sinks if bound.spec.dead_letter}
+    parts = []
+    for index, bound in enumerate(job.sinks):
+        told, name = bound.spec, bound.spec.name
+        letters = DeadLetters(told.dead_letter.sink, told.dead_letter.max_rows) if told.dead_letter else None
+        warn = told.on_failure == "Warn"
+        parts.append(JobSink(sinks[name], index, told.select, told.where, warn, letters, name in taking))
     batch = f"{revision}/{spec.restart_nonce}" if spec.mode == "Batch" else ""
     return QueryJob(spec, parts, checkpoint, clock, job.manifest.base, dict(job.source_secrets), batch)
 

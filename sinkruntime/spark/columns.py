@@ -7,7 +7,7 @@ what they select, and a boolean column per `where`; the task cuts each batch. Us
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -17,6 +17,7 @@ from pyspark.sql.types import BooleanType
 
 from sinkruntime.api import Sink
 from sinkruntime.errors import ConfigurationError
+from sinkruntime.spark.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters
 from sinkruntime.spark.failure import SPARK_ERRORS, first_line
 from sinkruntime.spark.task import Feed
 
@@ -30,6 +31,8 @@ class JobSink:
     select: tuple[str, ...] | None = None
     where: str | None = None
     tolerant: bool = False  # `onFailure: Warn`
+    dead_letters: DeadLetters | None = None
+    takes_refused: bool = False  # it is another one's dead-letter sink: it gets what is refused, and nothing else
 
     @property
     def name(self) -> str:
@@ -69,6 +72,16 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
 
 def lay_out(df: DataFrame, sinks: Sequence[JobSink]) -> Layout:
     """The layout of a pass for these sinks; raises `ConfigurationError` for a wrong `select` or `where`."""
+    layout = _lay_out(df, [sink for sink in sinks if not sink.takes_refused])
+    late = [
+        Feed(sink.sink, DEAD_LETTER_SCHEMA, index=sink.index, takes_refused=True)
+        for sink in sinks
+        if sink.takes_refused
+    ]
+    return replace(layout, feeds=(*layout.feeds, *late))
+
+
+def _lay_out(df: DataFrame, sinks: Sequence[JobSink]) -> Layout:
     selected = [_select(df, sink) for sink in sinks]
     for sink in sinks:
         _check_where(df, sink)
@@ -76,19 +89,21 @@ def lay_out(df: DataFrame, sinks: Sequence[JobSink]) -> Layout:
         return _alone(df, sinks[0], selected[0])
     if all(sink.select is None and sink.where is None for sink in sinks):
         schema = arrow_schema(df)
-        return Layout(tuple(Feed(sink.sink, schema, index=sink.index) for sink in sinks))
+        return Layout(
+            tuple(Feed(sink.sink, schema, index=sink.index, dead_letters=sink.dead_letters) for sink in sinks)
+        )
     columns: dict[str, int] = {}
     feeds = []
     for sink, (expressions, schema) in zip(sinks, selected, strict=True):
         places = tuple(columns.setdefault(sql, len(columns)) for sql in expressions)
         where = None if sink.where is None else columns.setdefault(f"({sink.where})", len(columns))
-        feeds.append(Feed(sink.sink, schema, places, where, sink.index))
+        feeds.append(Feed(sink.sink, schema, places, where, sink.index, sink.dead_letters))
     return Layout(tuple(feeds), tuple(columns), tuple(f"c{index}" for index in range(len(columns))))
 
 
 def _alone(df: DataFrame, sink: JobSink, selected: tuple[tuple[str, ...], pa.Schema]) -> Layout:
     expressions, schema = selected
-    feed = Feed(sink.sink, schema, index=sink.index)
+    feed = Feed(sink.sink, schema, index=sink.index, dead_letters=sink.dead_letters)
     if sink.select is None:
         return Layout((feed,), where=sink.where)
     return Layout((feed,), expressions, tuple(schema.names), sink.where)

@@ -21,6 +21,7 @@ from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging, TaskResult, Written
 from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError, sink_path
 from sinkruntime.spark.columns import JobSink, Layout, column, lay_out
+from sinkruntime.spark.dead_letters import check_bound, refused_rows
 from sinkruntime.spark.failure import translate
 from sinkruntime.spark.task import RESULT_DDL, SUBTASKS_PROPERTY, WriterTask
 
@@ -89,6 +90,7 @@ class StagingPass:
                 first = group.layout.feeds[0].name
                 report.seen = max(report.seen, sum(row.seen for row in rows if row.sink == first))
                 _add_counters(report, rows)
+                _check_refused(group, report)
         finally:
             if shared:
                 df.unpersist()
@@ -162,11 +164,29 @@ class StagingPass:
 def _group(df: DataFrame, sinks: Sequence[JobSink]) -> tuple[Group, ...]:
     members: dict[Distribution | None, list[JobSink]] = {}
     for sink in sinks:
-        if not sink.sink.must_stage():
+        if not sink.sink.must_stage() and not sink.takes_refused:
             members.setdefault(sink.sink.distribution(), []).append(sink)
-    passes = [Group(wish, lay_out(df, group), len(group) == 1) for wish, group in members.items()]
+    late = {sink.name: sink for sink in sinks if sink.takes_refused}
+    passes = []
+    for wish, group in members.items():
+        names = dict.fromkeys(sink.dead_letters.sink for sink in group if sink.dead_letters)
+        taking = [_taken(late, name, group) for name in names]
+        passes.append(Group(wish, lay_out(df, [*group, *taking]), len(group) == 1))
     staging = [Group(None, lay_out(df, [sink]), True, True) for sink in sinks if sink.sink.must_stage()]
     return (*passes, *staging)
+
+
+def _taken(late: dict[str, JobSink], name: str, group: Sequence[JobSink]) -> JobSink:
+    """The dead-letter sink of that name, which only one pass can write to."""
+    index = next(sink.index for sink in group if sink.dead_letters and sink.dead_letters.sink == name)
+    path = f"spec.sinks[{index}].deadLetter.sink"
+    if name not in late:
+        message = f"`{name}` takes the refused rows of a sink whose rows are distributed in another way"
+        raise ConfigurationError("InvalidDeadLetter", message, path=path, advice="give each a dead-letter sink")
+    if late[name].sink.must_stage():
+        message = f"`{name}` takes whole batches only, and no refused rows"
+        raise ConfigurationError("InvalidDeadLetter", message, path=path, advice="name a sink of another type")
+    return late.pop(name)
 
 
 def _arrange(df: DataFrame, group: Group) -> DataFrame:
@@ -186,6 +206,17 @@ def _distribute(df: DataFrame, wish: Distribution | None) -> DataFrame:
     if wish.sort_by:
         df = df.sortWithinPartitions(*[column(name) for name in wish.sort_by])
     return df
+
+
+def _check_refused(group: Group, report: PassReport) -> None:
+    """Each task has kept `maxRows`; all of them together must, too."""
+    for feed in group.layout.feeds:
+        if feed.dead_letters is not None:
+            try:
+                check_bound(feed.dead_letters, refused_rows(report.counters.get(feed.name, {})))
+            except TargetError as error:
+                error.path = sink_path(feed.index, error.path)
+                raise
 
 
 def _result(row: Row, assignment: Assignment) -> TaskResult:

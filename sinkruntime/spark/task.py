@@ -18,9 +18,10 @@ from zipimport import zipimporter
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sinkruntime.api import Clock, Lineage, Sink, SinkWriter, WriterContext
+from sinkruntime.api import Clock, Lineage, Reject, Sink, SinkWriter, WriterContext, reject_nothing
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Written
+from sinkruntime.spark.dead_letters import DeadLetters, Refusals, refused_rows
 from sinkruntime.spark.failure import TaskFailure
 from sinkruntime.spark.tolerant import TolerantWriter
 
@@ -57,6 +58,8 @@ class Feed:
 
     `columns` are the indexes of its columns (None: the batch as it is), `where` that of the boolean column which
     says what is its (None: all rows). `schema` is what its writer is given, `index` its place in `spec.sinks`.
+    `dead_letters` says where the rows go that its target refuses (None: there must be none). One that takes such rows
+    gets no others.
     """
 
     sink: Sink
@@ -64,6 +67,8 @@ class Feed:
     columns: tuple[int, ...] | None = None
     where: int | None = None
     index: int = 0
+    dead_letters: DeadLetters | None = None
+    takes_refused: bool = False
 
     @property
     def name(self) -> str:
@@ -97,6 +102,18 @@ class _Open:
     writer: SinkWriter
     counters: Counters
     rows: int = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Write these rows of its own."""
+        if batch.num_rows:
+            with _of(self.feed):
+                self.rows += batch.num_rows
+                self.writer.write(batch)
+
+    @property
+    def rows_kept(self) -> int:
+        """What its target holds in the end."""
+        return self.rows - refused_rows(self.counters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +152,12 @@ class WriterTask:
         try:
             self._open(opened, lineage)
             seen = self._write(opened, batches)
-            self._flush(opened)
-            rows = self._prepare(opened, seen)
+            # A writer may refuse rows until it has prepared: those that take such rows come after all others.
+            rows = []
+            for late in (False, True):
+                if part := [item for item in opened if item.feed.takes_refused is late]:
+                    self._flush(part)
+                    rows += self._prepare(part, seen)
             while opened:
                 with _of(opened[-1].feed):
                     opened[-1].writer.close()
@@ -152,11 +173,22 @@ class WriterTask:
             with _of(feed):
                 counters = Counters()
                 unique = secrets.token_hex(4)
-                context = WriterContext(feed.sink.identity, lineage, unique, feed.schema, counters, self.clock)
+                reject = self._reject(feed, counters, opened)
+                context = WriterContext(feed.sink.identity, lineage, unique, feed.schema, counters, self.clock, reject)
                 writer = self._writer(feed, context, counters)
                 opened.append(_Open(feed, lineage, writer, counters))
                 writer.open()
         reached("S2", "after")
+
+    def _reject(self, feed: Feed, counters: Counters, opened: list[_Open]) -> Reject:
+        to = feed.dead_letters
+        if to is None:
+            return reject_nothing
+
+        def write(letters: pa.RecordBatch) -> None:
+            next(item for item in opened if item.feed.name == to.sink).take(letters)
+
+        return Refusals(feed.name, self.checkpoint, to, counters, write)
 
     def _writer(self, feed: Feed, context: WriterContext, counters: Counters) -> SinkWriter:
         states = self._states(feed, context.lineage)
@@ -173,14 +205,13 @@ class WriterTask:
     def _write(self, opened: list[_Open], batches: Iterable[pa.RecordBatch]) -> int:
         seen = 0
         reached("S3", "before")
+        fed = [item for item in opened if not item.feed.takes_refused]
         for batch in batches:
             seen += batch.num_rows
-            for item in opened:
+            for item in fed:
                 with _of(item.feed):
                     part = item.feed.cut(batch)
-                    if part.num_rows:
-                        item.rows += part.num_rows
-                        item.writer.write(part)
+                item.take(part)
         reached("S3", "after")
         return seen
 
@@ -213,7 +244,7 @@ class WriterTask:
             "subtasks": item.lineage.subtasks,
             "attempt": item.lineage.attempt,
             "seen": seen,
-            "rows": item.rows,
+            "rows": item.rows_kept,
             "remaining_life_seconds": writer.remaining_life_seconds(),
             "version": None if committable is None else serializer.version,
             "committable": None if committable is None else serializer.serialize(committable),
@@ -245,6 +276,8 @@ def _of(feed: Feed) -> Iterator[None]:
     """Names the sink in whatever its writer raises; the driver reads it back (see `failure.py`)."""
     try:
         yield
+    except TaskFailure:  # of the dead-letter sink that it handed rows to
+        raise
     except Exception as error:
         raise TaskFailure.wrap(feed.name, feed.index, error) from error
 

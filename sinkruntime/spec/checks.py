@@ -48,6 +48,15 @@ def dead_letter_sink_has_none_itself(job: SinkJob) -> Iterator[Finding]:
             yield Finding(("spec", "sinks", index, "deadLetter"), message, "leave it out here")
 
 
+def dead_letter_sink_takes_nothing_else(job: SinkJob) -> Iterator[Finding]:
+    targets = {sink.dead_letter.sink for sink in job.spec.sinks if sink.dead_letter}
+    for index, sink in enumerate(job.spec.sinks):
+        for name, given in (("select", sink.select), ("where", sink.where)):
+            if sink.name in targets and given is not None:
+                message = "this sink takes refused rows only, as `sink`, `checkpoint`, `reason`, `message` and `row`"
+                yield Finding(("spec", "sinks", index, name), message, "leave it out here")
+
+
 def warn_only_at_least_once(job: SinkJob) -> Iterator[Finding]:
     for index, sink in enumerate(job.spec.sinks):
         if sink.on_failure == "Warn" and sink.guarantee != "AtLeastOnce":
@@ -142,6 +151,7 @@ CHECKS: tuple[Check, ...] = (
     sink_names_are_unique,
     dead_letter_goes_to_another_sink,
     dead_letter_sink_has_none_itself,
+    dead_letter_sink_takes_nothing_else,
     warn_only_at_least_once,
     options_from_is_one_thing,
     env_ref_is_prefix_or_name,

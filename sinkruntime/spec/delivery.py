@@ -97,7 +97,10 @@ class SinkCommit(Model):
 class DeadLetter(Model):
     """Where rows go that the target refuses; part of the same decision."""
 
-    sink: SinkName = Field(description="Name of another sink of this job.")
+    sink: SinkName = Field(
+        description="Name of another sink of this job. It gets refused rows only, with the columns `sink`, "
+        "`checkpoint`, `reason`, `message` and `row` (the row as JSON)."
+    )
     max_rows: int = Field(
         default=1000,
         ge=1,

@@ -43,6 +43,7 @@ class Options(BaseModel):
     fail: tuple[int, ...] = ()
     staged_by_spark: bool = False
     stateful: bool = False
+    refuse: tuple[int, ...] = ()  # ids of rows that the target turns down
 
 
 class LinesWriter(SinkWriter):
@@ -62,11 +63,20 @@ class LinesWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         assert batch.schema.equals(self.context.schema)
         assert batch.num_rows
+        batch = self._accepted(batch)
         self.rows += batch.num_rows
         self.context.count("rows", batch.num_rows)
         for row in batch.to_pylist():
             self.file.write(json.dumps(row, default=str) + "\n")
         self._fail_on_demand()
+
+    def _accepted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self.options.refuse:
+            return batch
+        refused = pa.array([row["id"] in self.options.refuse for row in batch.to_pylist()])
+        if refused.true_count:
+            self.context.reject(batch.filter(refused), "Unwanted", "not this id")
+        return batch.filter(pa.array([not value for value in refused.to_pylist()]))
 
     def _fail_on_demand(self) -> None:
         subtask = self.context.lineage.subtask
@@ -142,6 +152,7 @@ class LinesSink(Sink):
 
     Options = Options
     summary = "JSON lines, for tests"
+    rejects_rows = True
 
     @classmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:

@@ -12,6 +12,7 @@ from sinkruntime.driver.staging import Assignment, Staging, Written, check_linea
 from sinkruntime.environment import SystemClock
 from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError
 from sinkruntime.spark.columns import JobSink
+from sinkruntime.spark.dead_letters import DeadLetters
 from sinkruntime.spark.passes import StagingPass
 from tests.spark.lines import lines_sink
 
@@ -219,3 +220,43 @@ def test_a_type_that_arrow_lacks_is_refused_before_anything_runs(spark: SparkSes
     df = spark.sql("SELECT interval '1' month AS span")
     with pytest.raises(ConfigurationError, match="span interval month"):
         StagingPass(df, [JobSink(lines_sink(tmp_path))], SystemClock())
+
+
+def picky(path: Path, refuse: range, rows_max: int = 10, **options: Any) -> JobSink:
+    """A sink that turns these ids down, in favour of `rejects`."""
+    sink = lines_sink(path / "picky", "picky", refuse=tuple(refuse), **options)
+    return JobSink(sink, 0, ("id",), dead_letters=DeadLetters("rejects", rows_max))
+
+
+def rejects(path: Path) -> JobSink:
+    """The dead-letter sink."""
+    return JobSink(lines_sink(path / "rejects", "rejects"), 1, takes_refused=True)
+
+
+def test_refused_rows_are_in_the_dead_letter_sink_of_the_same_decision(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(100, numPartitions=4).selectExpr("id", "'x' AS text")
+    every = JobSink(lines_sink(tmp_path / "every", "every"), 2)
+    staging = stage(df, picky(tmp_path, range(20, 30)), rejects(tmp_path), every)
+    kept = {row["id"] for row in staged_rows(staging, tmp_path / "picky", "picky")}
+    letters = staged_rows(staging, tmp_path / "rejects", "rejects")
+    assert kept == set(range(100)) - set(range(20, 30))
+    assert sorted(row["row"] for row in letters) == [f'{{"id":{number}}}' for number in range(20, 30)]
+    assert {(row["sink"], row["checkpoint"], row["reason"]) for row in letters} == {("picky", 7, "Unwanted")}
+    assert len(staged_rows(staging, tmp_path / "every", "every")) == 100, "the others do not mind"
+    counted = {sink: sum(r.rows for r in staging.results if r.sink == sink) for sink in ("picky", "rejects")}
+    assert counted == {"picky": 90, "rejects": 10}
+
+
+def test_all_tasks_together_refuse_no_more_than_agreed(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(8, numPartitions=4)
+    with pytest.raises(TargetError, match="more than 3 rows") as caught:
+        stage(df, picky(tmp_path, range(0, 8, 2), rows_max=3), rejects(tmp_path))
+    assert (caught.value.reason, caught.value.path) == ("TooManyRefused", "spec.sinks[0].deadLetter.maxRows")
+
+
+def test_a_dead_letter_sink_takes_rows_of_one_pass_only(spark: SparkSession, tmp_path: Path) -> None:
+    keyed = lines_sink(tmp_path / "keyed", "keyed", refuse=(1,), distribution=Distribution(keys=("id",)))
+    sinks = [picky(tmp_path, range(1)), rejects(tmp_path), JobSink(keyed, 2, dead_letters=DeadLetters("rejects", 1))]
+    with pytest.raises(ConfigurationError, match="distributed in another way") as caught:
+        StagingPass(spark.range(3).toDF("id"), sinks, SystemClock())
+    assert caught.value.path == "spec.sinks[2].deadLetter.sink"

@@ -5,17 +5,13 @@ Used by the rolling writer, which opens one per file and closes it. Never sees a
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
+from sinkruntime.json_rows import json_rows
 from sinkruntime.sinks.file.avro import AvroEncoder, avro_problem
 from sinkruntime.sinks.file.options import Format, Options
 
@@ -127,12 +123,7 @@ class JsonWriter(_CompressedText):
         self._schema = schema
 
     def write(self, table: pa.Table) -> None:
-        encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-        plain = all(_is_plain(field.type) for field in self._schema)
-        rows = table.to_pylist()
-        if not plain:
-            rows = [{field.name: json_value(row[field.name], field.type) for field in self._schema} for row in rows]
-        self._sink.write("".join(f"{encode(row)}\n" for row in rows).encode())
+        self._sink.write("".join(f"{row}\n" for row in json_rows(table, self._schema)).encode())
 
 
 class TextWriter(_CompressedText):
@@ -175,41 +166,3 @@ def column_problem(options: Options, field: pa.Field[Any]) -> str:
     if options.format is Format.AVRO:
         return avro_problem(field)
     return ""
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether Python's own JSON encoding of its values is right."""
-    types = pa.types
-    return types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind) or types.is_null(kind)
-
-
-def json_value(value: Any, kind: pa.DataType) -> Any:
-    """A value of an Arrow type as it stands in a JSON file."""
-    if value is None:
-        return None
-    if isinstance(kind, pa.StructType):
-        return {field.name: json_value(value[field.name], field.type) for field in kind}
-    if isinstance(kind, pa.MapType):
-        return {_json_key(key): json_value(item, kind.item_type) for key, item in value}
-    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        return [json_value(item, kind.value_type) for item in value]
-    return _json_scalar(value)
-
-
-def _json_scalar(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, decimal.Decimal):
-        return f"{value:f}"
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    return value
-
-
-def _json_key(value: Any) -> str:
-    scalar = _json_scalar(value)
-    return scalar if isinstance(scalar, str) else json.dumps(scalar)
