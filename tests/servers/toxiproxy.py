@@ -63,9 +63,9 @@ class Toxiproxy:
     api: str
 
     @contextmanager
-    def proxy(self, upstream: str) -> Iterator[Proxy]:
-        """Puts a proxy on a free port in front of `upstream` (`host:port`), and removes it afterwards."""
-        request = {"name": uuid.uuid4().hex, "listen": "127.0.0.1:0", "upstream": upstream, "enabled": True}
+    def proxy(self, upstream: str, listen: str = "127.0.0.1:0") -> Iterator[Proxy]:
+        """Puts a proxy (by default on a free port) in front of `upstream` (`host:port`), and removes it afterwards."""
+        request = {"name": uuid.uuid4().hex, "listen": listen, "upstream": upstream, "enabled": True}
         made = _call("POST", f"{self.api}/proxies", request)
         try:
             # The port is named from here on, so that `enable` takes the same one.
