@@ -19,8 +19,8 @@ from sinkruntime.api import Answer, Lineage, Sink
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file import FileSink
 from sinkruntime.sinks.file.options import Options
-from sinkruntime.sinks.file.s3_client import client_for
 from sinkruntime.spec.quantities import Duration
+from sinkruntime.storage.s3_client import client_for
 from tests.servers.s3 import S3Server
 from tests.servers.toxiproxy import Proxy, Toxiproxy
 from tests.sinks import harness

@@ -17,8 +17,8 @@ from pyspark.sql.functions import col, lit
 from sinkruntime.api import Answer, Lineage, StageContext
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file import FileSink
-from sinkruntime.sinks.file.names import partition_directory
 from sinkruntime.sinks.file.options import Options
+from sinkruntime.storage.names import partition_directory
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS
 from tests.sinks.harness import Row, Staged, commit

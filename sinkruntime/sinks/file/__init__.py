@@ -28,11 +28,11 @@ from sinkruntime.api import (
 )
 from sinkruntime.sinks.file import schemas, spark_stage
 from sinkruntime.sinks.file.committer import FileAggregatedCommitter, FileCommitter
-from sinkruntime.sinks.file.local import LocalStorage
 from sinkruntime.sinks.file.marker import create_target, read_marker, read_target
 from sinkruntime.sinks.file.options import Log, Options, StagedBy
-from sinkruntime.sinks.file.storage import Storage
 from sinkruntime.sinks.file.writer import FileWriter
+from sinkruntime.storage.base import Storage
+from sinkruntime.storage.local import LocalStorage
 
 
 class FileSink(Sink):
@@ -70,9 +70,10 @@ class FileSink(Sink):
         """The place, not yet connected."""
         if self.options.is_local:
             return LocalStorage(self._root, self.identity)
-        from sinkruntime.sinks.file.s3 import S3Storage
+        from sinkruntime.storage.s3 import S3Storage
 
-        return S3Storage(self.options, self.identity)
+        options = self.options
+        return S3Storage(options.path, options.storage, self.identity, options.target_file_size.bytes)
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         return FileWriter(self.options, self.storage(), context)

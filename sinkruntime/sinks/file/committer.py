@@ -6,8 +6,7 @@ Called by the coordinator. They know a storage only by its interface, and keep n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from sinkruntime.api import (
     Answer,
@@ -19,13 +18,13 @@ from sinkruntime.api import (
     SinkCommitter,
     SinkIdentity,
 )
-from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.file import spark_log
 from sinkruntime.sinks.file.marker import Marker, read_marker, write_marker
-from sinkruntime.sinks.file.names import origin_of
 from sinkruntime.sinks.file.options import Log, Options
-from sinkruntime.sinks.file.storage import AnswerLost, Item, Standing, Storage
+from sinkruntime.storage.answers import answer_by_evidence, answering
+from sinkruntime.storage.base import Item, Standing, Storage
+from sinkruntime.storage.names import origin_of
 
 
 class _Committer(CommitterBase):
@@ -55,7 +54,7 @@ class FileCommitter(_Committer, SinkCommitter):
             self._storage.settle([item for request in requests for item in self._commit(request, marker)])
 
     def _commit(self, request: CommitRequest, marker: Marker) -> list[Item]:
-        return [] if answer_by_evidence(request, marker) else self._publish(request)
+        return [] if answer_by_evidence(request, marker.checkpoint) else self._publish(request)
 
     def _publish(self, request: CommitRequest) -> list[Item]:
         """Publish what is staged; answer; the items that are visible now."""
@@ -132,7 +131,7 @@ class FileAggregatedCommitter(_Committer, SinkAggregatedCommitter):
     def _move(self, request: CommitRequest) -> None:
         marker, document = read_marker(self._storage, self._identity)
         checkpoint = request.lineage.checkpoint
-        if answer_by_evidence(request, marker):
+        if answer_by_evidence(request, marker.checkpoint):
             return
         batch = marker.log
         if self._options.log is Log.SPARK:
@@ -155,40 +154,6 @@ class FileAggregatedCommitter(_Committer, SinkAggregatedCommitter):
         for request in requests:
             landed = request.lineage.checkpoint <= marker.checkpoint
             request.reply(Answer.ALREADY_COMMITTED if landed else Answer.FENCED)
-
-
-@contextmanager
-def answering(*requests: CommitRequest) -> Iterator[None]:
-    """What goes wrong inside becomes the requests' answer."""
-    answer = Answer.RETRY_LATER
-    try:
-        yield
-    except AnswerLost as error:
-        answer, reason, message = Answer.UNKNOWN, "AnswerLost", str(error)
-    except TargetError as error:
-        answer, reason, message = Answer.REFUSED, error.reason, error.message
-    except OSError as error:
-        reason, message = type(error).__name__, str(error)
-    else:
-        return
-    for request in requests:
-        request.reply(answer, reason, message)
-
-
-def answer_by_evidence(request: CommitRequest, marker: Marker) -> bool:
-    """Answer what the evidence alone decides: it must be exactly that of the predecessor, for a commit to go on."""
-    checkpoint = request.lineage.checkpoint
-    if marker.checkpoint >= checkpoint:
-        request.reply(Answer.ALREADY_COMMITTED)
-    elif marker.checkpoint < request.previous:
-        message = f"the target proves checkpoint {marker.checkpoint}, the ledger expects {request.previous} there"
-        request.reply(Answer.REFUSED, "TargetBehindLedger", message)
-    elif marker.checkpoint > request.previous:
-        message = f"the target proves checkpoint {marker.checkpoint}, the ledger knows of none after {request.previous}"
-        request.reply(Answer.REFUSED, "TargetAheadOfLedger", message)
-    else:
-        return False
-    return True
 
 
 def _answer(request: CommitRequest, found: dict[Standing, list[Item]]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from sinkruntime.api import SinkIdentity
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.file.names import PRIVATE
-from sinkruntime.sinks.file.storage import Document, Storage
+from sinkruntime.storage.base import Document, Storage
+from sinkruntime.storage.names import PRIVATE
 
 TARGET = f"{PRIVATE}/target.json"
 FORMAT = 1

@@ -10,11 +10,12 @@ from enum import StrEnum
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from sinkruntime.spec.base import Matching, Model, OptionsModel, PositiveDuration, Text, UniqueItems
+from sinkruntime.spec.base import Matching, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
+from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES, Storage
 
 
 class Format(StrEnum):
@@ -56,31 +57,6 @@ COMPRESSIONS: dict[Format, dict[str, str]] = {
 
 #: Spark stages only what means the same whoever wrote it; text formats differ in quoting, nulls and times.
 SPARK_FORMATS = (Format.PARQUET, Format.ORC)
-LOCAL_SCHEMES = ("", "file")
-S3_SCHEMES = ("s3", "s3a")
-
-
-class Storage(Model):
-    """How an object store is reached. Keys come from `optionsFrom`, or from the environment as AWS's tools read it."""
-
-    endpoint: Text | None = Field(default=None, description="URL of the S3 service; left out: AWS.")
-    region: Text | None = Field(default=None, description="Region of the bucket.")
-    access_key: SecretStr | None = Field(default=None, description="Access key id; from `optionsFrom`.")
-    secret_key: SecretStr | None = Field(default=None, description="Secret access key; from `optionsFrom`.")
-    session_token: SecretStr | None = Field(default=None, description="Session token; from `optionsFrom`.")
-    path_style: bool = Field(
-        default=False, strict=False, description="Name the bucket in the path, as most services other than AWS need it."
-    )
-    upload_lifetime: PositiveDuration | None = Field(
-        default=None,
-        description="After this time the bucket's lifecycle rule aborts incomplete uploads; left out: never.",
-    )
-
-    @model_validator(mode="after")
-    def _keys_go_together(self) -> Self:
-        if (self.access_key is None) != (self.secret_key is None):
-            raise PydanticCustomError("keys", "`accessKey` and `secretKey` are given together or not at all")
-        return self
 
 
 class Options(OptionsModel):

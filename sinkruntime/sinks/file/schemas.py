@@ -14,8 +14,8 @@ from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file.avro import load_fastavro
 from sinkruntime.sinks.file.formats import column_problem
 from sinkruntime.sinks.file.options import Format, Options
-from sinkruntime.sinks.file.storage import Storage
 from sinkruntime.sinks.file.writer import file_schema
+from sinkruntime.storage.base import Storage
 
 
 def check_columns(schema: pa.Schema, options: Options) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.file.storage import Storage
+from sinkruntime.storage.base import Storage
 
 DIRECTORY = "_spark_metadata"
 #: Constants of Spark (`SinkMetadataLog`): version, batches between two compactions, batches kept, delay of removal.

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkruntime.api import Committable, StageContext
-from sinkruntime.sinks.file.local import LocalStorage, make_directories, sync_directory, translated
-from sinkruntime.sinks.file.names import origin_of, owner_digest
 from sinkruntime.sinks.file.options import Format, Options
-from sinkruntime.sinks.file.storage import Item
+from sinkruntime.storage.base import Item
+from sinkruntime.storage.local import LocalStorage, make_directories, sync_directory, translated
+from sinkruntime.storage.names import origin_of, owner_digest
 
 #: Committables are committed in parallel, and each is one line in the decision record.
 FILES_PER_COMMITTABLE = 100

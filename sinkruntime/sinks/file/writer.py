@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from sinkruntime.api import Committable, SinkWriter, WriterContext
 from sinkruntime.sinks.file.formats import GROUP_BYTES_MAX, GROUP_ROWS_MAX, FormatWriter, open_writer
-from sinkruntime.sinks.file.names import owner_digest, partition_directory
 from sinkruntime.sinks.file.options import Options
-from sinkruntime.sinks.file.storage import Item, Output, Storage
+from sinkruntime.storage.base import Item, Output, Storage
+from sinkruntime.storage.names import owner_digest, partition_directory
 
 #: What all open files of a task may hold unencoded.
 BUFFERED_BYTES_MAX = 256 * 1024**2

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkruntime.sinks.file.names import NULL_PARTITION, escape, origin_of, owner_digest, partition_directory
+from sinkruntime.storage.names import NULL_PARTITION, escape, origin_of, owner_digest, partition_directory
 from tests.sinks import harness
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

@@ -10,7 +10,7 @@ import pytest
 
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file import spark_log
-from sinkruntime.sinks.file.local import LocalStorage
+from sinkruntime.storage.local import LocalStorage
 from tests.sinks import harness
 
 

@@ -1,4 +1,4 @@
-"""The S3 client of the `file` sink: one per process and settings, and what its errors mean.
+"""The S3 client: one per process and settings, and what its errors mean.
 
 Used by `s3` only. boto3 is imported when the first client is made.
 """
@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sinkruntime.errors import ConfigurationError, TargetError
-from sinkruntime.sinks.file.options import Storage as Settings
-from sinkruntime.sinks.file.storage import AnswerLost
+from sinkruntime.storage.base import AnswerLost
+from sinkruntime.storage.settings import Storage as Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

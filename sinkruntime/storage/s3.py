@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from sinkruntime.api import SinkIdentity
-from sinkruntime.sinks.file.names import owner_digest
-from sinkruntime.sinks.file.options import Options
-from sinkruntime.sinks.file.s3_client import ConditionLost, Missing, RangeReader, client_for, talking
-from sinkruntime.sinks.file.storage import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
+from sinkruntime.storage.base import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
+from sinkruntime.storage.names import owner_digest
+from sinkruntime.storage.s3_client import ConditionLost, Missing, RangeReader, client_for, talking
+from sinkruntime.storage.settings import Storage as Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -35,13 +35,13 @@ SAMPLE_KEYS_MAX = 10_000
 class S3Storage(Storage):
     """A prefix in a bucket."""
 
-    def __init__(self, options: Options, identity: SinkIdentity) -> None:
-        place = urlsplit(options.path)
-        self._settings = options.storage
+    def __init__(self, path: str, settings: Settings, identity: SinkIdentity, target_file_bytes: int) -> None:
+        place = urlsplit(path)
+        self._settings = settings
         self._bucket = place.netloc
         self._prefix = f"{place.path.strip('/')}/" if place.path.strip("/") else ""
         self._digest = owner_digest(identity)
-        self._part_bytes = max(PART_BYTES, options.target_file_size.bytes // PARTS_PLANNED)
+        self._part_bytes = max(PART_BYTES, target_file_bytes // PARTS_PLANNED)
         self._connected: S3Client | None = None
 
     def open(self) -> None:

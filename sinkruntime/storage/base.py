@@ -1,6 +1,6 @@
-"""What the file sink needs of a place that holds files; `local` and `s3` provide it.
+"""What sinks that write files need of a place that holds them; `local` and `s3` provide it.
 
-Used by the writer and the committers, which know no other difference between places.
+Used by their writers and committers, which know no other difference between places.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Local directories: files are staged below `_sinkjob/staging`, and committed by a hard link.
+"""Local directories: files are staged below `_sinkjob/staging` (or another hidden place), and committed by a hard link.
 
 `os.link` never replaces anything and is one step, so a reader sees a whole file or none, and a second commit of the
 same file finds it there. A staged file that is fenced gets another name: a late commit's link then finds nothing.
@@ -18,8 +18,8 @@ from typing import IO, Any
 
 from sinkruntime.api import SinkIdentity
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.file.names import PRIVATE
-from sinkruntime.sinks.file.storage import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
+from sinkruntime.storage.base import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
+from sinkruntime.storage.names import PRIVATE
 
 LOCK_WAIT_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.01
@@ -34,9 +34,10 @@ _FENCED = ".fenced-"
 class LocalStorage(Storage):
     """A directory of a local file system, `root`."""
 
-    def __init__(self, root: str, identity: SinkIdentity) -> None:
+    def __init__(self, root: str, identity: SinkIdentity, private: str = PRIVATE) -> None:
         self.root = Path(root)
-        self.staging = self.root / PRIVATE / "staging" / identity.ledger_id / identity.sink
+        self._private = private  # the sink's own directory, which readers of the target do not look into
+        self.staging = self.root / private / "staging" / identity.ledger_id / identity.sink
 
     def open(self) -> None:
         parent = self.root
@@ -143,7 +144,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        path = self.root / PRIVATE / "lock"
+        path = self.root / self._private / "lock"
         with translated(path):
             make_directories(path.parent)
             handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)

@@ -1,0 +1,40 @@
+"""The part of sinks' options that says how an object store is reached.
+
+Read from the manifest, as `options.storage`. Never connects to anything.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from sinkruntime.spec.base import Model, PositiveDuration, Text
+
+#: Schemes of `path`.
+LOCAL_SCHEMES = ("", "file")
+S3_SCHEMES = ("s3", "s3a")
+
+
+class Storage(Model):
+    """How an object store is reached. Keys come from `optionsFrom`, or from the environment as AWS's tools read it."""
+
+    endpoint: Text | None = Field(default=None, description="URL of the S3 service; left out: AWS.")
+    region: Text | None = Field(default=None, description="Region of the bucket.")
+    access_key: SecretStr | None = Field(default=None, description="Access key id; from `optionsFrom`.")
+    secret_key: SecretStr | None = Field(default=None, description="Secret access key; from `optionsFrom`.")
+    session_token: SecretStr | None = Field(default=None, description="Session token; from `optionsFrom`.")
+    path_style: bool = Field(
+        default=False, strict=False, description="Name the bucket in the path, as most services other than AWS need it."
+    )
+    upload_lifetime: PositiveDuration | None = Field(
+        default=None,
+        description="After this time the bucket's lifecycle rule aborts incomplete uploads; left out: never.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_go_together(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise PydanticCustomError("keys", "`accessKey` and `secretKey` are given together or not at all")
+        return self
