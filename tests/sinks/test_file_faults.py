@@ -20,9 +20,9 @@ import pytest
 from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file import FileSink
-from sinkruntime.sinks.file.marker import marker_path
 from sinkruntime.sinks.file.options import Options
-from sinkruntime.sinks.file.writer import FileWriter
+from sinkruntime.storage.marker import marker_path
+from sinkruntime.storage.writer import FileWriter
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES, commit_writers_only
 from tests.sinks.harness import Row, commit, stage

@@ -27,12 +27,14 @@ from sinkruntime.api import (
     WriterContext,
 )
 from sinkruntime.sinks.file import schemas, spark_stage
-from sinkruntime.sinks.file.committer import FileAggregatedCommitter, FileCommitter
-from sinkruntime.sinks.file.marker import create_target, read_marker, read_target
+from sinkruntime.sinks.file.committer import FileAggregatedCommitter
+from sinkruntime.sinks.file.formats import open_writer
 from sinkruntime.sinks.file.options import Log, Options, StagedBy
-from sinkruntime.sinks.file.writer import FileWriter
 from sinkruntime.storage.base import Storage
+from sinkruntime.storage.committer import FileCommitter
 from sinkruntime.storage.local import LocalStorage
+from sinkruntime.storage.marker import create_target, read_marker, read_target
+from sinkruntime.storage.writer import FileWriter, Layout
 
 
 class FileSink(Sink):
@@ -76,10 +78,21 @@ class FileSink(Sink):
         return S3Storage(options.path, options.storage, self.identity, options.target_file_size.bytes)
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        return FileWriter(self.options, self.storage(), context)
+        options = self.options
+        layout = Layout(
+            open_format=lambda stream, schema: open_writer(stream, schema, options),
+            extension=options.extension,
+            partition_by=options.partition_by,
+            target_file_bytes=options.target_file_size.bytes,
+            max_open_files=options.max_open_files,
+            file_prefix=options.file_prefix,
+            life_seconds=self.staged_life_seconds(),
+            base=f"checkpoint={context.lineage.checkpoint}" if options.directory_per_checkpoint else "",
+        )
+        return FileWriter(layout, self.storage(), context)
 
     def create_committer(self) -> SinkCommitter:
-        return FileCommitter(self.options, self.storage(), self.identity)
+        return FileCommitter(self.storage(), self.identity)
 
     def create_aggregated_committer(self) -> SinkAggregatedCommitter:
         return FileAggregatedCommitter(self.options, self.storage(), self.identity)

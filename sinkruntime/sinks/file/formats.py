@@ -5,7 +5,6 @@ Used by the rolling writer, which opens one per file and closes it. Never sees a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,61 +13,7 @@ import pyarrow as pa
 from sinkruntime.json_rows import json_rows
 from sinkruntime.sinks.file.avro import AvroEncoder, avro_problem
 from sinkruntime.sinks.file.options import Format, Options
-
-#: Rows are gathered into groups of this size before they are encoded: many small Arrow batches make poor files.
-GROUP_ROWS_MAX = 1_000_000
-GROUP_BYTES_MAX = 64 * 1024**2
-
-
-class FormatWriter(ABC):
-    """Encodes tables into one file. `grouped`: each `write` makes a row group, so it wants large tables."""
-
-    grouped = False
-
-    @abstractmethod
-    def write(self, table: pa.Table) -> None:
-        """Encode a table of the file's schema."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Finish the file. The stream stays open."""
-
-
-class ParquetWriter(FormatWriter):
-    """Apache Parquet, readable by Spark with its default settings."""
-
-    grouped = True
-
-    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
-        import pyarrow.parquet
-
-        self._writer = pyarrow.parquet.ParquetWriter(
-            stream, schema, compression=_codec(options), version="2.6", coerce_timestamps="us"
-        )
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table, row_group_size=GROUP_ROWS_MAX)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class OrcWriter(FormatWriter):
-    """Apache ORC."""
-
-    grouped = True
-
-    def __init__(self, stream: Any, schema: pa.Schema, options: Options) -> None:
-        import pyarrow.orc
-
-        self._schema = schema
-        self._writer = pyarrow.orc.ORCWriter(stream, compression=_codec(options))
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write(table)
-
-    def close(self) -> None:
-        self._writer.close()
+from sinkruntime.storage.columnar import FormatWriter, OrcWriter, ParquetWriter
 
 
 class AvroWriter(FormatWriter):
@@ -135,8 +80,8 @@ class TextWriter(_CompressedText):
 
 
 _WRITERS: dict[Format, Callable[[Any, pa.Schema, Options], FormatWriter]] = {
-    Format.PARQUET: ParquetWriter,
-    Format.ORC: OrcWriter,
+    Format.PARQUET: lambda stream, schema, options: ParquetWriter(stream, schema, options.codec),
+    Format.ORC: lambda stream, schema, options: OrcWriter(stream, schema, options.codec),
     Format.AVRO: AvroWriter,
     Format.CSV: CsvWriter,
     Format.JSON: JsonWriter,
@@ -147,7 +92,7 @@ _WRITERS: dict[Format, Callable[[Any, pa.Schema, Options], FormatWriter]] = {
 def _codec(options: Options) -> Any:
     """The compression in the word of the format's library."""
     if options.codec == "none":
-        return {Format.ORC: "uncompressed", Format.AVRO: "null"}.get(options.format, "none")
+        return "null" if options.format is Format.AVRO else "none"
     return options.codec
 
 

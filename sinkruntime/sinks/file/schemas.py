@@ -14,8 +14,8 @@ from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file.avro import load_fastavro
 from sinkruntime.sinks.file.formats import column_problem
 from sinkruntime.sinks.file.options import Format, Options
-from sinkruntime.sinks.file.writer import file_schema
 from sinkruntime.storage.base import Storage
+from sinkruntime.storage.writer import file_schema
 
 
 def check_columns(schema: pa.Schema, options: Options) -> None:
@@ -29,7 +29,7 @@ def check_columns(schema: pa.Schema, options: Options) -> None:
             raise _mismatch(
                 f"`{name}` is {schema.field(name).type}; directories are made of {right}", "options.partitionBy"
             )
-    content = file_schema(schema, options)
+    content = file_schema(schema, options.partition_by)
     if not content.names:
         raise _mismatch("every column is a partition column: nothing is left to write", "options.partitionBy")
     if len(set(content.names)) != len(content.names):
@@ -48,7 +48,7 @@ def check_target(schema: pa.Schema, known: str, storage: Storage, options: Optio
     """Raises `TargetError` unless a file in place (else what the target was first given) has the same columns."""
     kept = json.loads(known)
     existing = _existing(storage, options)
-    mine = to_columns(file_schema(schema, options))
+    mine = to_columns(file_schema(schema, options.partition_by))
     if existing is None:
         existing = {name: kind for name, kind in kept.items() if name not in options.partition_by}
     for name, kind in mine.items():

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from sinkruntime.api import SinkIdentity
-from sinkruntime.sinks.file.marker import Marker, read_marker, write_marker
 from sinkruntime.storage.local import LocalStorage
+from sinkruntime.storage.marker import Marker, read_marker, write_marker
 
 IDENTITY = SinkIdentity("ledger-1", "lake", "team/flights")
 

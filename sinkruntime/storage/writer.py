@@ -1,38 +1,53 @@
-"""The writer of the `file` sink: splits rows by partition, rolls files, and keeps few of them open.
+"""The writer of sinks that put files into a storage: splits rows by partition, rolls files, keeps few of them open.
 
-Runs in an executor task. It knows formats and storages only by their interfaces.
+Runs in an executor task, made by the `file` and `hive` sinks. It knows formats and storages only by their interfaces.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from sinkruntime.api import Committable, SinkWriter, WriterContext
-from sinkruntime.sinks.file.formats import GROUP_BYTES_MAX, GROUP_ROWS_MAX, FormatWriter, open_writer
-from sinkruntime.sinks.file.options import Options
 from sinkruntime.storage.base import Item, Output, Storage
+from sinkruntime.storage.columnar import GROUP_BYTES_MAX, GROUP_ROWS_MAX, OpenFormat
 from sinkruntime.storage.names import owner_digest, partition_directory
 
 #: What all open files of a task may hold unencoded.
 BUFFERED_BYTES_MAX = 256 * 1024**2
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows become files. `extension` begins with a dot; `life_seconds` is how long the storage keeps what is
+    staged (None: for ever); `base` is the directory of all files, below the target ("": the target itself)."""
+
+    open_format: OpenFormat
+    extension: str
+    partition_by: tuple[str, ...]
+    target_file_bytes: int
+    max_open_files: int
+    file_prefix: str = "part-"
+    life_seconds: float | None = None
+    base: str = ""
+
+
 class OpenFile:
     """One file being written: rows are gathered until they make a group, where the format has groups."""
 
-    def __init__(self, output: Output, schema: pa.Schema, options: Options) -> None:
+    def __init__(self, output: Output, schema: pa.Schema, layout: Layout) -> None:
         self.output = output
         self.rows = 0
         self.buffered_bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._schema = schema
-        self._group_bytes_max = min(GROUP_BYTES_MAX, options.target_file_size.bytes)
-        self._format: FormatWriter = open_writer(output.stream, schema, options)
+        self._group_bytes_max = min(GROUP_BYTES_MAX, layout.target_file_bytes)
+        self._format = layout.open_format(output.stream, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
@@ -61,11 +76,11 @@ class OpenFile:
 class FileWriter(SinkWriter):
     """Stages files of one task."""
 
-    def __init__(self, options: Options, storage: Storage, context: WriterContext) -> None:
-        self._options = options
+    def __init__(self, layout: Layout, storage: Storage, context: WriterContext) -> None:
+        self._layout = layout
         self._storage = storage
         self._context = context
-        self._schema = file_schema(context.schema, options)
+        self._schema = file_schema(context.schema, layout.partition_by)
         self._open: OrderedDict[str, OpenFile] = OrderedDict()  # by directory, the least recently used first
         self._items: list[Item] = []
         self._outputs: list[Output] = []
@@ -81,7 +96,7 @@ class FileWriter(SinkWriter):
         for directory, part in self._split(batch):
             file = self._file(directory)
             file.write(part)
-            if file.output.size_bytes >= self._options.target_file_size.bytes:
+            if file.output.size_bytes >= self._layout.target_file_bytes:
                 self._finish(directory)
         self._bound_buffers()
 
@@ -97,10 +112,10 @@ class FileWriter(SinkWriter):
         return {"files": self._items}
 
     def remaining_life_seconds(self) -> float | None:
-        lifetime = None if self._options.is_local else self._options.storage.upload_lifetime
+        lifetime = self._layout.life_seconds
         if lifetime is None or self._began_seconds is None:
             return None
-        return lifetime.seconds - (self._context.clock.monotonic() - self._began_seconds)
+        return lifetime - (self._context.clock.monotonic() - self._began_seconds)
 
     def abort_prepare(self) -> None:
         for output in self._outputs:
@@ -122,8 +137,7 @@ class FileWriter(SinkWriter):
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The batch by directory, without the columns that the directories stand for."""
-        columns = self._options.partition_by
-        base = f"checkpoint={self._context.lineage.checkpoint}" if self._options.directory_per_checkpoint else ""
+        columns, base = self._layout.partition_by, self._layout.base
         if batch.num_rows == 0:
             return
         if not columns:
@@ -137,21 +151,21 @@ class FileWriter(SinkWriter):
     def _file(self, directory: str) -> OpenFile:
         file = self._open.get(directory)
         if file is None:
-            if len(self._open) >= self._options.max_open_files:
+            if len(self._open) >= self._layout.max_open_files:
                 self._finish(next(iter(self._open)))
             if self._began_seconds is None:
                 self._began_seconds = self._context.clock.monotonic()
             output = self._storage.create(directory, self._next_name())
             self._outputs.append(output)
-            file = self._open[directory] = OpenFile(output, self._schema, self._options)
+            file = self._open[directory] = OpenFile(output, self._schema, self._layout)
         self._open.move_to_end(directory)
         return file
 
     def _next_name(self) -> str:
-        options, context = self._options, self._context
-        name = f"{options.file_prefix}{owner_digest(context.identity)}-{context.stem}-{self._sequence:05d}"
+        layout, context = self._layout, self._context
+        name = f"{layout.file_prefix}{owner_digest(context.identity)}-{context.stem}-{self._sequence:05d}"
         self._sequence += 1
-        return f"{name}{options.extension}"
+        return f"{name}{layout.extension}"
 
     def _finish(self, directory: str) -> None:
         item = self._open[directory].finish()
@@ -173,9 +187,9 @@ class FileWriter(SinkWriter):
         return sum(file.buffered_bytes + file.output.buffered_bytes for file in self._open.values())
 
 
-def file_schema(schema: pa.Schema, options: Options) -> pa.Schema:
+def file_schema(schema: pa.Schema, partition_by: tuple[str, ...]) -> pa.Schema:
     """The columns that stand in the files themselves."""
-    return pa.schema([field for field in schema if field.name not in options.partition_by])
+    return pa.schema([field for field in schema if field.name not in partition_by])
 
 
 def groups(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], pa.Array[Any]]]:
