@@ -1,0 +1,96 @@
+"""`jdbc`: tables of SQL databases, exactly once: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB.
+
+Here is the sink itself; `staging` and `xa` are its two modes, the databases stand behind `database` and `stage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+from pydantic import SecretStr
+
+from sinkruntime.api import (
+    Distribution,
+    Guarantee,
+    Offer,
+    RunOn,
+    Sink,
+    SinkAggregatedCommitter,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+)
+from sinkruntime.api import Evidence as Proof
+from sinkruntime.sinks.jdbc.address import located
+from sinkruntime.sinks.jdbc.databases import stage_for
+from sinkruntime.sinks.jdbc.evidence import Evidence
+from sinkruntime.sinks.jdbc.options import Options
+from sinkruntime.sinks.jdbc.stage import Stage
+from sinkruntime.sinks.jdbc.staging import StagingCommitter, StagingWriter
+from sinkruntime.sinks.jdbc.target import prepare
+
+
+class JdbcSink(Sink):
+    """One table of a database."""
+
+    Options = Options
+    summary = "tables of PostgreSQL, MySQL, MariaDB, SQLite, DuckDB"
+
+    @classmethod
+    def located(cls, options: Any, base: str) -> Any:
+        address = located(options.address, base)
+        if not address.is_file:
+            return options
+        return options.model_copy(update={"url": SecretStr(f"{address.kind}:///{address.path}")})
+
+    @classmethod
+    def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
+        why = "one transaction moves a checkpoint's rows and the evidence in the database"
+        return Offer(Guarantee.EXACTLY_ONCE, why)
+
+    @classmethod
+    def default_run_on(cls, options: Any) -> RunOn:
+        return RunOn.DRIVER if options.address.is_file else RunOn.OPERATOR
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        return StagingWriter(self._stage(), self.options, context)
+
+    def create_committer(self) -> SinkCommitter | None:
+        return None
+
+    def create_aggregated_committer(self) -> SinkAggregatedCommitter:
+        return StagingCommitter(self._stage(), self.options, self.identity)
+
+    def evidence(self) -> Proof:
+        stage = self._stage()
+        with closing(stage.database.connect()) as session:
+            standing = self._evidence(stage).read(session)
+            target = stage.database.identity(session, stage.schema, stage.table)
+        return Proof(standing.checkpoint, target, f"{stage.database.address} {self.options.table}")
+
+    def prove(self, checkpoint: int, epoch: int) -> str | None:
+        proof = self.evidence()
+        if proof.checkpoint < checkpoint:
+            return None
+        return f"the evidence beside {self.options.table} stands at checkpoint {proof.checkpoint}"
+
+    def prepare_target(self, schema: pa.Schema) -> None:
+        stage = self._stage()
+        with closing(stage.database.connect()) as session:
+            prepare(session, stage.database, self.options, self._evidence(stage), schema)
+
+    def distribution(self) -> Distribution | None:
+        """All rows of a key come to one writer: only there is it known which is the last."""
+        return Distribution(keys=self.options.key) if self.options.key else None
+
+    def _stage(self) -> Stage:
+        return stage_for(self.options)
+
+    def _evidence(self, stage: Stage) -> Evidence:
+        return Evidence(stage.database, stage.schema, self.identity)
+
+
+SINK = JdbcSink

@@ -1,0 +1,209 @@
+"""Where `mode: staging` keeps rows until they are moved: tables beside the target, loaded by each database's own way.
+
+`staging` uses it; `duckdb` has files in place of the tables. A `Loader` is one writer's; a `Stage` belongs to a sink.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from sinkruntime.errors import TargetError
+from sinkruntime.sinks.jdbc.changes import staged_batch, written_columns
+from sinkruntime.sinks.jdbc.database import Column, Database, Session, split_table
+from sinkruntime.sinks.jdbc.dialects import DELETES, ORDER, Move
+from sinkruntime.sinks.jdbc.options import Options, Write
+
+
+class Loader(ABC):
+    """One writer's rows on their way. Called from one thread: `write` any number of times, then `finish` or `discard`,
+    then `close`."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch, first: int) -> None:
+        """Take a batch, whose first row is the writer's row `first`."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make what was taken durable; others can find it by its name."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Take it back, also after `finish`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; what is not finished goes."""
+
+
+class Load(ABC):
+    """How a database takes many rows into one table: the part of a loader that differs."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send a batch, with the columns in the order of the table's."""
+
+    def finish(self) -> None:  # noqa: B027  (nothing is held back by default)
+        """Send what is held back."""
+
+
+#: Begins a load of a (quoted) table with these columns through a session.
+BeginLoad = Callable[[Session, str, Sequence[Column]], Load]
+
+
+class Stage(ABC):
+    """The staging place of one sink."""
+
+    def __init__(self, database: Database, options: Options) -> None:
+        self.database = database
+        self.options = options
+        self.schema, self.table = split_table(options.table)
+        self.target = database.dialect.qualified(self.schema, self.table)
+
+    @abstractmethod
+    def loader(self, name: str, rows: pa.Schema) -> Loader:
+        """A loader for rows of this schema. Connects."""
+
+    @abstractmethod
+    def staged(self, session: Session, prefix: str) -> list[str]:
+        """All that is staged under names that begin so."""
+
+    @abstractmethod
+    def missing(self, session: Session, names: Sequence[str]) -> list[str]:
+        """Which of these are not staged."""
+
+    @abstractmethod
+    def move(self, session: Session, names: Sequence[str]) -> None:
+        """Move the staged rows into the table, within the session's transaction."""
+
+    @abstractmethod
+    def drop(self, session: Session, names: Sequence[str]) -> None:
+        """Remove what is staged; what is not there is no error."""
+
+    def drop_inside(self, session: Session, names: Sequence[str]) -> None:
+        """Within the transaction that moved it, where the database can."""
+        if self.database.ddl_is_transactional:
+            self.drop(session, names)
+
+    def drop_after(self, session: Session, names: Sequence[str]) -> None:
+        """After that transaction, where it could not be within."""
+        if not self.database.ddl_is_transactional:
+            self.drop(session, names)
+
+    def target_columns(self, session: Session, rows: pa.Schema) -> list[Column]:
+        """The target's columns that the rows have, in the rows' order. Raises `TargetError` where one is missing."""
+        found = {column.name: column for column in self.database.columns(session, self.schema, self.table) or ()}
+        if not found:
+            raise TargetError("TableMissing", f"the table {self.options.table} does not exist", path="options.table")
+        names = written_columns(rows, self.options, list(found))
+        for name in names:
+            if name not in found:
+                message = f"column `{name}`: {self.options.table} has no such column"
+                raise TargetError("SchemaMismatch", message, path="options.table")
+        return [found[name] for name in names]
+
+    def statements(self, source: str, columns: Sequence[str]) -> list[str]:
+        """What moves one source, as SQL; `columns` are the target's."""
+        quote = self.database.dialect.quote
+        key = tuple(quote(name) for name in self.options.key)
+        move = Move(self.target, tuple(quote(name) for name in columns), key, source, self.options.write)
+        return self.database.dialect.moves(move)
+
+
+class TableStage(Stage):
+    """Staging tables, in the target's schema and with the types of its columns: a value that does not fit is an error
+    of the task that brings it, before anything is decided."""
+
+    def __init__(self, database: Database, options: Options, begin_load: BeginLoad) -> None:
+        super().__init__(database, options)
+        self._begin_load = begin_load
+
+    def loader(self, name: str, rows: pa.Schema) -> Loader:
+        session = self.database.connect()
+        try:
+            columns = self.target_columns(session, rows)
+            return TableLoader(self, session, name, self._with_ours(columns))
+        except BaseException:
+            session.close()
+            raise
+
+    def begin_load(self, session: Session, name: str, columns: Sequence[Column]) -> Load:
+        """Begin to fill a staging table."""
+        return self._begin_load(session, self.qualified(name), columns)
+
+    def create(self, session: Session, name: str, columns: Sequence[Column]) -> None:
+        """Make a staging table."""
+        quote = self.database.dialect.quote
+        parts = [f"{quote(c.name)} {c.declared}{'' if c.nullable else ' NOT NULL'}" for c in columns]
+        session.run(f"CREATE TABLE {self.qualified(name)} ({', '.join(parts)})")
+
+    def qualified(self, name: str) -> str:
+        return self.database.dialect.qualified(self.schema, name)
+
+    def staged(self, session: Session, prefix: str) -> list[str]:
+        return self.database.tables(session, self.schema, prefix)
+
+    def missing(self, session: Session, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self.database.columns(session, self.schema, name) is None]
+
+    def move(self, session: Session, names: Sequence[str]) -> None:
+        for name in names:
+            staged = self.database.columns(session, self.schema, name) or []
+            columns = [column.name for column in staged if column.name not in (ORDER, DELETES)]
+            for statement in self.statements(self.qualified(name), columns):
+                session.run(statement)
+
+    def drop(self, session: Session, names: Sequence[str]) -> None:
+        for name in names:
+            session.run(f"DROP TABLE IF EXISTS {self.qualified(name)}")
+
+    def _with_ours(self, columns: Sequence[Column]) -> list[Column]:
+        write, dialect = self.options.write, self.database.dialect
+        keyed = [
+            Column(c.name, c.kind, c.declared, c.nullable and c.name not in self.options.key, c.optional)
+            for c in columns
+        ]
+        if write is not Write.INSERT:
+            keyed.append(Column(ORDER, self.database.order_kind, dialect.whole_number, nullable=False))
+        if write is Write.CHANGES:
+            keyed.append(Column(DELETES, self.database.boolean_kind, dialect.boolean, nullable=False))
+        return keyed
+
+
+class TableLoader(Loader):
+    """Loads into one staging table. Where CREATE is part of a transaction, all of it is one, and a writer that dies
+    leaves nothing."""
+
+    def __init__(self, stage: TableStage, session: Session, name: str, columns: Sequence[Column]) -> None:
+        self._stage = stage
+        self._session = session
+        self._name = name
+        self._columns = columns
+        self._finished = False
+        session.begin()
+        stage.create(session, name, columns)
+        self._load = stage.begin_load(session, name, columns)
+
+    def write(self, batch: pa.RecordBatch, first: int) -> None:
+        self._load.write(staged_batch(batch, [column.name for column in self._columns], first, self._stage.options))
+
+    def finish(self) -> None:
+        self._load.finish()
+        self._session.commit()
+        self._finished = True
+
+    def discard(self) -> None:
+        """By a session of its own: this one may be broken, or have lost the answer to its COMMIT."""
+        self._session.close()
+        session = self._stage.database.connect()
+        try:
+            self._stage.drop(session, [self._name])
+        finally:
+            session.close()
+
+    def close(self) -> None:
+        self._session.close()
+        if not self._finished and not self._stage.database.ddl_is_transactional:
+            self.discard()

@@ -1,0 +1,120 @@
+"""A real PostgreSQL for tests.
+
+Loaded as a pytest plugin by `tests/conftest.py`. One server for the session: tests take databases of their own.
+What runs without pytest, as the kill matrix does, calls `serve`. The server refuses root, so that root starts it as
+the user `postgres`, which the packages make.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.servers.process import running
+from tests.servers.programs import ProgramMissingError
+
+ACCOUNT = "postgres"
+USER = "sinkjob"
+PASSWORD = "testsecret"  # a test looks for it in every message
+SETUP_TIMEOUT_SECONDS = 60
+PREPARED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PostgreSQLServer:
+    """A running server; `USER` owns the databases that `make_database` makes."""
+
+    port: int
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as a proxy's upstream."""
+        return f"127.0.0.1:{self.port}"
+
+    def url(self, database: str, address: str = "") -> str:
+        """The URL of a database, with its password; `address` is that of a proxy in front of the server."""
+        return f"postgresql://{USER}:{PASSWORD}@{address or self.address}/{database}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
+        """A connection that commits each statement. Close it."""
+        return psycopg.connect(self.url(database), autocommit=True, connect_timeout=10)
+
+    def make_database(self, name: str) -> str:
+        """Makes an empty database and returns its name."""
+        with self.connect() as connection:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        return name
+
+
+def binaries() -> Path:
+    """Where initdb and postgres are. Raises ProgramMissingError."""
+    found = shutil.which("postgres")
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    for folder in (*([Path(found).parent] if found else []), *folders):
+        if (folder / "postgres").exists() and (folder / "initdb").exists():
+            return folder
+    raise ProgramMissingError("postgres is missing: install PostgreSQL 15 (Debian: postgresql-15)")
+
+
+def _as_account() -> list[str]:
+    """What makes root someone that the server takes."""
+    if os.getuid() != 0:
+        return []
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError as error:
+        raise ProgramMissingError(f"PostgreSQL refuses root, and there is no user {ACCOUNT}") from error
+    return ["setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--init-groups"]
+
+
+@contextmanager
+def serve(prepared_max: int = PREPARED_MAX) -> Iterator[PostgreSQLServer]:
+    """Runs a server with its data in a folder of its own, and removes that. Raises ProgramMissingError."""
+    programs, prefix = binaries(), _as_account()
+    # Not below pytest's own folders: those let nobody else in.
+    folder = Path(tempfile.mkdtemp(prefix="sinkjob-postgresql-"))
+    try:
+        data = folder / "data"
+        data.mkdir(mode=0o700)
+        password = folder / "password"
+        password.write_text(f"{PASSWORD}\n")
+        folder.chmod(0o755)
+        if prefix:
+            shutil.chown(data, ACCOUNT)
+            shutil.chown(password, ACCOUNT)
+        setup = [*prefix, str(programs / "initdb"), "-D", str(data), "-A", "scram-sha-256", "-U", USER, "-E", "UTF8"]
+        subprocess.run(
+            [*setup, "--locale=C.UTF-8", f"--pwfile={password}", "--no-sync"],
+            check=True, capture_output=True, timeout=SETUP_TIMEOUT_SECONDS, cwd="/",
+        )  # fmt: skip
+
+        def command(port: int) -> list[str]:
+            settings = {"max_prepared_transactions": prepared_max, "max_connections": 100, "shared_buffers": "64MB"}
+            wanted = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+            place = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
+            return [*prefix, str(programs / "postgres"), *place, *wanted]
+
+        with running(command, folder / "log", {}) as port:
+            yield PostgreSQLServer(port)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """Starts the server. Skips where it is missing, which is a failure in CI."""
+    try:
+        binaries()
+        _as_account()
+    except ProgramMissingError as error:
+        pytest.skip(f"missing server: {error}")
+    with serve() as server:
+        yield server
