@@ -115,7 +115,8 @@ class KafkaServer:
         if not (self.folder / "data" / "meta.properties").exists():
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
             tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
-            made = subprocess.run(self._java(*tool), capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS)
+            command = self._java(*tool)
+            made = subprocess.run(command, check=False, capture_output=True, text=True, timeout=START_TIMEOUT_SECONDS)
             if made.returncode:
                 raise RuntimeError(f"the data folder was not made: {made.stdout[-LOG_TAIL_CHARACTERS:]}{made.stderr}")
         with (self.folder / "log").open("ab") as output:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from sinkruntime.avro_schemas import avro_problem
 from sinkruntime.json_rows import json_rows
-from sinkruntime.sinks.file.avro import AvroEncoder, avro_problem
+from sinkruntime.sinks.file.avro import AvroEncoder
 from sinkruntime.sinks.file.options import Format, Options
 from sinkruntime.storage.columnar import FormatWriter, OrcWriter, ParquetWriter
 

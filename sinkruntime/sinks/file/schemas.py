@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sinkruntime.avro_schemas import load_fastavro
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.file.avro import load_fastavro
 from sinkruntime.sinks.file.formats import column_problem
 from sinkruntime.sinks.file.options import Format, Options
 from sinkruntime.storage.base import Storage
