@@ -1,0 +1,87 @@
+"""`iceberg`: rows into an Apache Iceberg table, one snapshot per checkpoint, exactly once.
+
+Here is the sink itself; `writer` stages data files, `committer` makes snapshots of them, `evidence` reads what the
+table proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from sinkruntime.api import (
+    Evidence,
+    Guarantee,
+    Offer,
+    RunOn,
+    Sink,
+    SinkAggregatedCommitter,
+    SinkWriter,
+    WriterContext,
+)
+from sinkruntime.errors import TargetError
+from sinkruntime.sinks.iceberg import catalog, evidence, target
+from sinkruntime.sinks.iceberg.committer import IcebergCommitter
+from sinkruntime.sinks.iceberg.options import Options
+from sinkruntime.sinks.iceberg.writer import IcebergWriter
+
+
+class IcebergSink(Sink):
+    """One table."""
+
+    Options = Options
+    summary = "Apache Iceberg tables, by REST and SQL catalogs"
+
+    @classmethod
+    def located(cls, options: Any, base: str) -> Any:
+        return options.model_copy(update={"catalog": options.catalog.located(base)})
+
+    @classmethod
+    def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
+        why = "a checkpoint is one snapshot, which the catalog accepts only on the snapshot that was looked at"
+        return Offer(Guarantee.EXACTLY_ONCE, f"{why}; its summary proves it")
+
+    @classmethod
+    def default_run_on(cls, options: Any) -> RunOn:
+        return RunOn.DRIVER if options.catalog.is_local else RunOn.OPERATOR
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        return IcebergWriter(self.options, context)
+
+    def create_aggregated_committer(self) -> SinkAggregatedCommitter:
+        return IcebergCommitter(self.options, self.identity)
+
+    def inspect(self) -> Mapping[str, Any]:
+        table = self._table()
+        return {} if table is None else {"table": str(table.metadata.table_uuid)}
+
+    def evidence(self) -> Evidence:
+        table = self._table()
+        if table is None:
+            return Evidence(detail=f"table {self.options.table} is not there yet")
+        marker = evidence.read_marker(table.metadata, self.identity, self.options.branch)
+        detail = f"table {self.options.table}, branch {self.options.branch}, snapshot {marker.snapshot_id or 'none'}"
+        return Evidence(marker.checkpoint, str(table.metadata.table_uuid), detail)
+
+    def prove(self, checkpoint: int, epoch: int) -> str | None:
+        table = self._table()
+        return table and evidence.prove(table.metadata, self.identity, self.options.branch, checkpoint)
+
+    def prepare_target(self, schema: pa.Schema) -> None:
+        """Create or evolve the table where that is wanted; compare its columns with those of the rows."""
+        target.prepare(self.options, schema)
+
+    def _table(self) -> Any:
+        """The table; None: it is missing, and will be created."""
+        try:
+            with catalog.opened(self.options) as opened:
+                return catalog.load_table(opened, self.options, self.options.table)
+        except TargetError as error:
+            if error.reason in ("TableMissing", "CatalogMissing") and self.options.create_table:
+                return None
+            raise
+
+
+SINK = IcebergSink

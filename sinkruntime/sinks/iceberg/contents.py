@@ -1,0 +1,49 @@
+"""What a checkpoint's files make of a table, by `write`: the content of the snapshot and its operation.
+
+Called by the committer for each attempt, with the metadata that the attempt is bound to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sinkruntime.sinks.iceberg import files
+from sinkruntime.sinks.iceberg.options import Options, Write
+from sinkruntime.sinks.iceberg.snapshot import Content, Draft
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Operation
+
+
+def may_share(options: Options) -> bool:
+    """Whether several checkpoints may go into one snapshot."""
+    return options.write is Write.APPEND
+
+
+def append() -> Operation:
+    """Iceberg's word for a snapshot that only adds data."""
+    from pyiceberg.table.snapshots import Operation
+
+    return Operation.APPEND
+
+
+def content_of(
+    options: Options, draft: Draft, table: Table, parts: Sequence[Mapping[str, Any]]
+) -> tuple[Content, Operation]:
+    """The snapshot that these committables make."""
+    added = [item for part in parts for item in data_files(part, table)]
+    return Content(added=added), append()
+
+
+def proved(content: Content, summary: Mapping[str, str], properties: Mapping[str, str]) -> Content:
+    """With the evidence."""
+    return replace(content, summary=summary, properties=properties)
+
+
+def data_files(part: Mapping[str, Any], table: Table) -> list[DataFile]:
+    """The files of one committable."""
+    return [files.data_file_of(item, part["folder"], part["spec"], table.metadata) for item in part["files"]]

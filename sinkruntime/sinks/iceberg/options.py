@@ -1,0 +1,153 @@
+"""The options of the `iceberg` sink, and what contradicts itself in them.
+
+Read from the manifest by the spec loader. Never connects to anything: what only the table can tell is checked by
+`prepare_target`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from sinkruntime.spec.base import OptionsModel, Scalars, Text, UniqueItems, spark_text
+from sinkruntime.spec.quantities import Size
+
+#: Catalog types that are proved by tests; the others are passed to pyiceberg as they are.
+PROVED = ("rest", "sql")
+MAIN = "main"
+_SQLITE = re.compile(r"sqlite(?:\+\w+)?:///")
+_TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
+
+
+class CatalogType(StrEnum):
+    """Which kind of catalog."""
+
+    REST = "rest"
+    SQL = "sql"
+    HIVE = "hive"
+    GLUE = "glue"
+
+
+class Write(StrEnum):
+    """What becomes of the rows."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
+    OVERWRITE_PARTITIONS = "overwritePartitions"
+    CHANGES = "changes"
+
+
+class DistributionMode(StrEnum):
+    """How rows are spread over tasks before they are written; the words of Iceberg."""
+
+    NONE = "none"
+    HASH = "hash"
+    RANGE = "range"
+
+
+class Catalog(OptionsModel):
+    """Where the table is registered. Further keys are passed to pyiceberg as they are (`s3.endpoint`, `token`, …)."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[SecretStr, BeforeValidator(spark_text)]]
+
+    type: CatalogType = Field(description="`rest` or `sql`; `hive` and `glue` are passed through, untested.")
+    uri: SecretStr = Field(description="Where it is: `https://…`, `sqlite:///…`, `postgresql+psycopg://…`.")
+    warehouse: Text | None = Field(default=None, description="The catalog's warehouse: a location or a name.")
+    name: Text = Field(default="default", description="The catalog's name; a `sql` catalog keeps it beside each table.")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is, by these options, one that only this machine reaches."""
+        local = self.warehouse is not None and (self.warehouse.startswith(("/", "file:", ".")))
+        return bool(_SQLITE.match(self.uri.get_secret_value())) or local
+
+    def properties(self) -> dict[str, str]:
+        """What pyiceberg is given. Holds secrets."""
+        extras = {key: value.get_secret_value() for key, value in (self.__pydantic_extra__ or {}).items()}
+        named = {"type": self.type.value, "uri": self.uri.get_secret_value()}
+        return extras | named | ({} if self.warehouse is None else {"warehouse": self.warehouse})
+
+    def located(self, base: str) -> Catalog:
+        """With relative local paths begun at `base`."""
+        uri, changed = self.uri.get_secret_value(), {}
+        found = _SQLITE.match(uri)
+        if found and not uri[found.end() :].startswith(("/", ":memory:")):
+            changed["uri"] = SecretStr(found[0] + os.path.abspath(os.path.join(base, uri[found.end() :])))
+        if self.warehouse is not None and self.warehouse.startswith("."):
+            changed["warehouse"] = SecretStr(os.path.abspath(os.path.join(base, self.warehouse)))
+        update: dict[str, Any] = dict(changed)
+        if "warehouse" in changed:
+            update["warehouse"] = changed["warehouse"].get_secret_value()
+        return self.model_copy(update=update)
+
+
+class Options(OptionsModel):
+    """Options of the `iceberg` sink."""
+
+    catalog: Catalog = Field(description="Where the table is registered.")
+    table: Text = Field(description="`namespace.table`.")
+    write: Write = Field(
+        default=Write.APPEND,
+        description="`append`; `overwritePartitions`: the partitions that a checkpoint writes to are replaced; "
+        "`upsert`: rows replace those of equal `key`; `changes`: so do they, or delete where `deleteWhen` holds.",
+    )
+    key: UniqueItems[Text] = Field(default=(), description="Columns that identify a row, for `upsert` and `changes`.")
+    branch: Text = Field(default=MAIN, description="Branch that is written to; made from `main` if it is not there.")
+    partition_by: UniqueItems[Text] = Field(
+        default=(),
+        description="Partitioning of a table that is created: columns, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`, "
+        "`bucket(16, c)`, `truncate(4, c)`, `void(c)`.",
+    )
+    sort_by: UniqueItems[Text] = Field(
+        default=(), description="Sort order of a table that is created: `c`, `c desc`, `bucket(16, c)`, …"
+    )
+    distribution_mode: DistributionMode = Field(
+        default=DistributionMode.NONE,
+        description="`hash` sends rows of equal partition values to one task, `range` ranges of them: fewer files.",
+    )
+    target_file_size: Size | None = Field(
+        default=None,
+        description="A file that has reached this size is closed; left out: the table's "
+        "`write.target-file-size-bytes`, or 512MiB.",
+    )
+    max_open_files: int = Field(
+        default=100, ge=1, le=10_000, description="Files that one task holds open; the least recently used is closed."
+    )
+    create_table: bool = Field(default=False, description="Create namespace and table where they are missing.")
+    evolve_schema: bool = Field(
+        default=False,
+        description="Add columns that the table lacks, widen types, make columns optional that the rows lack.",
+    )
+    table_properties: Scalars = Field(default={}, description="Properties of a table that is created.")
+    empty_checkpoints: int = Field(
+        default=10,
+        ge=1,
+        le=1_000_000,
+        description="Of checkpoints without rows in succession, each so many-th makes a snapshot that proves it.",
+    )
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows replace others: deletes are written, and each checkpoint needs a snapshot of its own."""
+        return self.write in (Write.UPSERT, Write.CHANGES)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not _TABLE.fullmatch(self.table):
+            message = "`table`: `{table}` is not a name with a namespace; expected `namespace.table`"
+            raise PydanticCustomError("table", message, {"table": self.table})
+        if self.keyed and not self.key:
+            raise PydanticCustomError("key", "`write: {write}` needs `key`", {"write": self.write.value})
+        if self.key and not self.keyed:
+            raise PydanticCustomError("key", "`key` belongs to `write: upsert` and `write: changes`")
+        for name, given in (("partitionBy", self.partition_by), ("sortBy", self.sort_by)):
+            if given and not self.create_table:
+                message = "`{name}` belongs to `createTable: true`; a table that is there keeps its own"
+                raise PydanticCustomError("create_only", message, {"name": name})
+        return self

@@ -1,0 +1,109 @@
+"""One Parquet file of a table being written: rows are gathered into row groups, statistics kept from its footer.
+
+Used by the writers of data and of deletes. It knows a location and a schema, and nothing of tables' metadata files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sinkruntime.sinks.iceberg.files import Item, item_of
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+
+#: Rows are gathered into groups of this size before they are encoded: many small Arrow batches make poor files.
+GROUP_ROWS_MAX = 1_000_000
+GROUP_BYTES_MAX = 64 * 1024**2
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+class ParquetFile:
+    """Opened with the first group; it ends in `finish` or `discard`."""
+
+    def __init__(
+        self, io: Any, location: str, schema: pa.Schema, metadata: TableMetadata, ice: Schema | None = None
+    ) -> None:
+        self._output = io.new_output(location)
+        self._io = io
+        self._location = location
+        self._schema = schema
+        self._metadata = metadata
+        self._ice = ice or metadata.schema()
+        self._batches: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
+        self.buffered_bytes = 0
+        self._stream: Any = None
+        self._writer: Any = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What was encoded so far."""
+        return 0 if self._stream is None else int(self._stream.tell())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._buffered_rows += batch.num_rows
+        self.buffered_bytes += batch.nbytes
+        if self.buffered_bytes >= GROUP_BYTES_MAX or self._buffered_rows >= GROUP_ROWS_MAX:
+            self.encode()
+
+    def encode(self) -> None:
+        """Encode what is gathered, as one row group."""
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches, self._schema)
+        self._batches, self._buffered_rows, self.buffered_bytes = [], 0, 0
+        if self._writer is None:
+            self._begin()
+        self._writer.write_table(table, row_group_size=GROUP_ROWS_MAX)
+
+    def finish(self) -> Item:
+        """Close it; how it is committed."""
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+
+        self.encode()
+        self._writer.close()
+        size_bytes = self.size_bytes
+        self._stream.close()
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=self._writer.writer.metadata,
+            stats_columns=compute_statistics_plan(self._ice, self._metadata.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(self._ice),
+        )
+        return item_of(self._location.rpartition("/")[2], size_bytes, statistics.to_serialized_dict())
+
+    def discard(self) -> None:
+        """Take it away, finished or not. Repeatable."""
+        self._batches = []
+        if self._stream is None:
+            return
+        # A stream that fails to close has been told already, or is of no interest any more.
+        with contextlib.suppress(OSError, pa.ArrowInvalid):
+            self._stream.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._io.delete(self._location)
+
+    def _begin(self) -> None:
+        import pyarrow.parquet
+
+        properties = self._metadata.properties
+        codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        level = properties.get("write.parquet.compression-level")
+        self._stream = self._output.create(overwrite=True)
+        self._writer = pyarrow.parquet.ParquetWriter(
+            self._stream,
+            self._schema,
+            compression=codec if codec in _CODECS else "none",
+            compression_level=None if level is None else int(level),
+            store_decimal_as_integer=True,
+            version="2.6",
+        )

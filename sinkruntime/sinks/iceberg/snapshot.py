@@ -1,0 +1,181 @@
+"""A new snapshot of a table: its manifests and manifest list are written, and the catalog is asked to accept it.
+
+Used by the committer. The catalog accepts it only if table and branch are exactly as in the metadata that the committer
+looked at: requirements of the one request, never a check before it. pyiceberg's own transactions are not used, because
+they move a stale commit onto the new head by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sinkruntime.errors import TargetError
+from sinkruntime.sinks.iceberg.evidence import head_of
+from sinkruntime.sinks.iceberg.manifests import write_added
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Operation, Snapshot
+
+
+class Conflict(Exception):
+    """The catalog turned the commit down, and for certain: the table has moved on, or the request was refused."""
+
+
+class Unknown(Exception):
+    """The commit was sent and no clear answer came. Nothing may be removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a snapshot changes. `added`: data and delete files; `kept`: manifests of the parent that stay, None: all;
+    `removed`: data files that are gone with the others (for the summary)."""
+
+    added: Sequence[DataFile] = ()
+    kept: Sequence[ManifestFile] | None = None
+    removed: Sequence[DataFile] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
+    #: Keys of the table's properties; the values get the snapshot's id and sequence number.
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class Draft:
+    """One attempt: write the metadata files, then `commit` once; `discard` after a `Conflict`."""
+
+    def __init__(self, table: Table, branch: str, snapshot_id: int | None = None) -> None:
+        self._table = table
+        self._branch = branch
+        self._commit_uuid = uuid.uuid4()
+        self._paths: list[str] = []
+        self.snapshot_id = snapshot_id or table.metadata.new_snapshot_id()
+        self.sequence = table.metadata.next_sequence_number()
+
+    def new_path(self, name: str) -> str:
+        """A metadata file of this attempt, removed with it."""
+        path = self._table.location_provider().new_metadata_location(f"{self._commit_uuid}-{name}.avro")
+        self._paths.append(path)
+        return path
+
+    def commit(self, content: Content, operation: Operation) -> None:
+        """Raises `Conflict`, `Unknown`, or `TargetError` where the catalog refuses us."""
+        snapshot = self._write(content, operation)
+        metadata = self._table.metadata
+        from pyiceberg.table.refs import SnapshotRefType
+        from pyiceberg.table.update import (
+            AddSnapshotUpdate,
+            AssertRefSnapshotId,
+            AssertTableUUID,
+            SetPropertiesUpdate,
+            SetSnapshotRefUpdate,
+        )
+
+        ref = metadata.refs.get(self._branch)
+        kept = {} if ref is None else ref.model_dump(exclude={"snapshot_id", "snapshot_ref_type"}, exclude_none=True)
+        updates: list[Any] = [
+            AddSnapshotUpdate(snapshot=snapshot),
+            SetSnapshotRefUpdate(
+                ref_name=self._branch, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id, **kept
+            ),
+        ]
+        if content.properties:
+            updates.append(SetPropertiesUpdate(updates=dict(content.properties)))
+        requirements: list[Any] = [
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId(ref=self._branch, snapshot_id=None if ref is None else ref.snapshot_id),
+        ]
+        send(self._table, requirements, updates)
+
+    def discard(self) -> None:
+        """Remove what this attempt wrote; only after a `Conflict`."""
+        for path in self._paths:
+            # A file that cannot be removed now is an orphan, and no reason to fail.
+            with contextlib.suppress(OSError):
+                self._table.io.delete(path)
+
+    def _write(self, content: Content, operation: Operation) -> Snapshot:
+        from pyiceberg.manifest import write_manifest_list
+        from pyiceberg.table.snapshots import Snapshot
+
+        metadata, io = self._table.metadata, self._table.io
+        parent = head_of(metadata, self._branch)
+        added = write_added(self, self._table, content.added)
+        kept = content.kept
+        if kept is None:
+            kept = [] if parent is None else parent.manifests(io)
+        codec = metadata.properties.get("write.avro.compression-codec", "gzip")
+        path = self.new_path(f"snap-{self.snapshot_id}")
+        with write_manifest_list(
+            format_version=metadata.format_version,
+            output_file=io.new_output(path),
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=None if parent is None else parent.snapshot_id,
+            sequence_number=self.sequence,
+            avro_compression=codec,
+        ) as writer:
+            writer.add_manifests([*added, *kept])
+        return Snapshot(
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=None if parent is None else parent.snapshot_id,
+            manifest_list=path,
+            sequence_number=self.sequence,
+            summary=_summary(self._table, parent, content, operation),
+            schema_id=metadata.current_schema_id,
+        )
+
+
+def _summary(table: Table, parent: Snapshot | None, content: Content, operation: Operation) -> Any:
+    from pyiceberg.table.snapshots import SnapshotSummaryCollector, Summary, update_snapshot_summaries
+
+    metadata = table.metadata
+    limit = int(metadata.properties.get("write.summary.partition-limit", 0))
+    collector = SnapshotSummaryCollector(partition_summary_limit=limit)
+    schema, specs = metadata.schema(), metadata.specs()
+    for added in content.added:
+        collector.add_file(added, schema, specs[added.spec_id])
+    for removed in content.removed:
+        collector.remove_file(removed, schema, specs[removed.spec_id])
+    summary = Summary(operation, **{**collector.build(), **content.summary})
+    return update_snapshot_summaries(summary, None if parent is None else parent.summary)
+
+
+def send(table: Table, requirements: Sequence[Any], updates: Sequence[Any]) -> None:
+    """One request to the catalog: `Conflict` is certain, `Unknown` is not; `TargetError` where it refuses us."""
+    from pydantic import ValidationError
+    from pyiceberg import exceptions as ice
+
+    try:
+        answer = table.catalog.commit_table(table, tuple(requirements), tuple(updates))
+    except (ice.NoSuchTableError, ice.NoSuchNamespaceError) as error:
+        raise TargetError("TableMissing", f"the table is gone: {error}", path="options.table") from error
+    except (ice.UnauthorizedError, ice.ForbiddenError, ice.AuthorizationExpiredError) as error:
+        raise TargetError("PermissionDenied", "the catalog refuses the commit", path="options.catalog") from error
+    except (ice.CommitFailedException, ice.BadRequestError, ice.TooManyRequestsError) as error:
+        raise Conflict(f"{type(error).__name__}: {error}") from error
+    except ValidationError as error:  # an answer that cannot be read
+        raise Unknown(f"{type(error).__name__}") from error
+    except ValueError as error:  # the SQL catalog applies the updates here, before it sends anything
+        raise Conflict(str(error)) from error
+    except Exception as error:
+        if never_sent(error):
+            raise ConnectionError(f"the catalog was not reached: {type(error).__name__}") from error
+        raise Unknown(f"{type(error).__name__}: {error}") from error
+    # Files only: without them older versions of the metadata stay, and nothing else is wrong.
+    with contextlib.suppress(OSError):
+        table.catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
+
+
+def never_sent(error: Exception) -> bool:
+    """Whether a request failed before any of it can have arrived: no connection was made."""
+    from requests.exceptions import ConnectionError as NotConnected
+    from requests.exceptions import ConnectTimeout
+    from urllib3.exceptions import NewConnectionError
+
+    if isinstance(error, ConnectTimeout):
+        return True
+    reason = getattr(error.args[0], "reason", None) if isinstance(error, NotConnected) and error.args else None
+    return isinstance(reason, NewConnectionError)

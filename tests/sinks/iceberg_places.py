@@ -1,0 +1,103 @@
+"""Where the Iceberg sink's tests write: a table in a catalog of its own, and an independent look at it.
+
+What is visible is read by pyiceberg's own scan, which the sink does not use. Holds no test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField, StringType
+
+from sinkruntime.api import Sink
+from sinkruntime.sinks.iceberg import IcebergSink
+from sinkruntime.sinks.iceberg.options import Options
+from tests.sinks import harness
+from tests.sinks.harness import LEDGER, Row
+
+TABLE = "lake.rows"
+COLUMNS = (
+    NestedField(field_id=1, name="id", field_type=LongType(), required=False),
+    NestedField(field_id=2, name="name", field_type=StringType(), required=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A catalog and a table in it. `endpoint`, where set, is what the sink is given instead of the catalog's own."""
+
+    properties: dict[str, str]
+    table: str = TABLE
+    endpoint: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def catalog(self) -> Iterator[Catalog]:
+        opened = load_catalog("default", **self.properties)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def make(self, schema: Schema | None = None, **more: Any) -> None:
+        with self.catalog() as catalog:
+            catalog.create_namespace_if_not_exists(self.table.split(".")[0])
+            catalog.create_table(self.table, schema or Schema(*COLUMNS), **more)
+
+    def drop(self) -> None:
+        with self.catalog() as catalog:
+            catalog.drop_table(self.table)
+
+    def load(self) -> Table:
+        with self.catalog() as catalog:
+            return catalog.load_table(self.table)
+
+    def options(self, **more: Any) -> Options:
+        given = dict(self.properties) | ({"uri": self.endpoint} if self.endpoint else {})
+        return Options.model_validate({"catalog": given, "table": self.table, **self.more, **more})
+
+    def sink(self, ledger_id: str = LEDGER, sink: str = "lake", **more: Any) -> Sink:
+        return IcebergSink(self.options(**more), harness.identity(ledger_id, sink))
+
+    def rows(self, branch: str = "main") -> Counter[Row]:
+        table = self.load()
+        scan = table.scan() if branch == "main" else table.scan().use_ref(branch)
+        found = scan.to_arrow().to_pylist()
+        return Counter((row["id"], row["name"]) for row in found)
+
+    def data_files(self) -> set[str]:
+        """All files of the table that are no metadata."""
+        data = Path(self.load().location().removeprefix("file://")) / "data"
+        return {os.path.join(folder, name) for folder, _, names in os.walk(data) for name in names}
+
+    def referred(self) -> set[str]:
+        """Those that some snapshot refers to."""
+        table = self.load()
+        found = set()
+        for snapshot in table.metadata.snapshots:
+            for manifest in snapshot.manifests(table.io):
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+                found |= {entry.data_file.file_path.removeprefix("file://") for entry in entries}
+        return found
+
+    def staged(self) -> set[str]:
+        return self.data_files() - self.referred()
+
+    def lose_staged(self) -> None:
+        for path in self.staged():
+            os.unlink(path)
+
+
+def sql_place(folder: Path, **more: Any) -> Place:
+    """A place in a SQL catalog (SQLite) of its own."""
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    return Place(properties, **more)
