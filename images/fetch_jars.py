@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 MAVEN_TIMEOUT_SECONDS = 900
-_LINE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+) sha256:([0-9a-f]{64})")
+_LINE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)(?::([\w.-]+))? sha256:([0-9a-f]{64})")
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
@@ -27,19 +27,22 @@ class Jar:
     group: str
     artifact: str
     version: str
+    classifier: str  # "" mostly
     sha256: str
 
     @property
     def name(self) -> str:
         """The file's name, as Maven copies it."""
-        return f"{self.artifact}-{self.version}.jar"
+        tail = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{tail}.jar"
 
     def element(self) -> str:
         """The jar as a dependency of a pom, without those of its own."""
+        classifier = f"<classifier>{self.classifier}</classifier>" if self.classifier else ""
         anything = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
         return (
             f"<dependency><groupId>{self.group}</groupId><artifactId>{self.artifact}</artifactId>"
-            f"<version>{self.version}</version><exclusions>{anything}</exclusions></dependency>"
+            f"<version>{self.version}</version>{classifier}<exclusions>{anything}</exclusions></dependency>"
         )
 
 
@@ -51,8 +54,9 @@ def parse(text: str) -> list[Jar]:
             continue
         found = _LINE.fullmatch(line.strip())
         if found is None:
-            raise ValueError(f"line {number} is not `group:artifact:version sha256:<64 hex digits>`: {line}")
-        jars.append(Jar(*found.groups()))
+            form = "`group:artifact:version[:classifier] sha256:<64 hex digits>`"
+            raise ValueError(f"line {number} is not {form}: {line}")
+        jars.append(Jar(*found.groups("")))
     return jars
 
 

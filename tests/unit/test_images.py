@@ -101,3 +101,9 @@ def test_equal_libraries_become_links(tmp_path: Path) -> None:
     slim.merge_twins(tmp_path)
     assert {path.name for path in tmp_path.iterdir() if path.is_symlink()} == {"a.so.1"}
     assert (tmp_path / "a.so.1").read_bytes() == b"library"
+
+
+def test_a_jar_with_a_classifier_is_asked_for_and_found_by_it() -> None:
+    (jar,) = fetch_jars.parse(f"g:a:1:tests sha256:{DIGEST}\n")
+    assert jar.name == "a-1-tests.jar"
+    assert "<version>1</version><classifier>tests</classifier>" in jar.element()
