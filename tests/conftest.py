@@ -17,7 +17,15 @@ pytest.register_assert_rewrite(
     *(f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir())
 )
 
-pytest_plugins = ["tests.servers.kafka", "tests.servers.postgresql", "tests.servers.s3", "tests.servers.toxiproxy"]
+pytest_plugins = [
+    "tests.servers.iceberg_rest",
+    "tests.servers.kafka",
+    "tests.servers.mariadb",
+    "tests.servers.postgresql",
+    "tests.servers.s3",
+    "tests.servers.toxiproxy",
+    "tests.sinks.jdbc_fixtures",
+]
 
 # The longest limit of a test's markers holds. Tests without these markers keep the `timeout` of pyproject.toml.
 TIMEOUT_SECONDS = {"spark": 180, "integration": 180, "kube": 180, "slow": 600, "e2e": 1800}

@@ -6,6 +6,7 @@ What is visible is read by pyiceberg's own scan, which the sink does not use. Ho
 from __future__ import annotations
 
 import os
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from sinkruntime.api import Sink
 from sinkruntime.sinks.iceberg import IcebergSink
 from sinkruntime.sinks.iceberg.options import Options
+from tests.servers.iceberg_rest import IcebergRest
 from tests.sinks import harness
 from tests.sinks.harness import LEDGER, Row
 
@@ -101,3 +103,9 @@ def sql_place(folder: Path, **more: Any) -> Place:
     """A place in a SQL catalog (SQLite) of its own."""
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     return Place(properties, **more)
+
+
+def rest_place(server: IcebergRest, endpoint: str = "", **more: Any) -> Place:
+    """A place in a namespace of its own; `endpoint`: a proxy's, for the sink alone."""
+    properties = {"type": "rest", "uri": server.uri}
+    return Place(properties, f"n{uuid.uuid4().hex[:12]}.rows", endpoint, **more)

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 from sinkruntime.api import Sink
+from tests.servers.iceberg_rest import IcebergRest
 from tests.sinks.contract import SinkContract
 from tests.sinks.harness import LEDGER, Row
-from tests.sinks.iceberg_places import Place, sql_place
+from tests.sinks.iceberg_places import Place, rest_place, sql_place
 
 
 class IcebergContract(SinkContract):
@@ -65,5 +66,15 @@ class TestSqlCatalog(IcebergContract):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         made = sql_place(tmp_path)
+        made.make()
+        return made
+
+
+class TestRestCatalog(IcebergContract):
+    pytestmark = pytest.mark.integration
+
+    @pytest.fixture
+    def place(self, iceberg_rest: IcebergRest) -> Place:
+        made = rest_place(iceberg_rest)
         made.make()
         return made
