@@ -1,0 +1,105 @@
+"""`kafka`: records in Kafka topics, exactly once for consumers that read committed records only.
+
+Here is the sink itself; `writer` stages in transactions that it leaves open, `committer` ends them from another
+process, `evidence` says where the sink stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sinkruntime.api import (
+    Evidence,
+    Guarantee,
+    Offer,
+    Sink,
+    SinkAggregatedCommitter,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+)
+from sinkruntime.errors import TargetError
+from sinkruntime.sinks.kafka import target
+from sinkruntime.sinks.kafka.clients import admin_of
+from sinkruntime.sinks.kafka.committer import KafkaAggregatedCommitter, KafkaCommitter
+from sinkruntime.sinks.kafka.encode import Encoder
+from sinkruntime.sinks.kafka.evidence import EvidenceGroup
+from sinkruntime.sinks.kafka.options import Options
+from sinkruntime.sinks.kafka.writer import KafkaWriter
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+
+class KafkaSink(Sink):
+    """Topics of one cluster."""
+
+    Options = Options
+    summary = "records in Kafka topics, in transactions that the operator ends"
+
+    @classmethod
+    def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
+        if not options.transactions:
+            return Offer(
+                Guarantee.AT_LEAST_ONCE, "rows are visible before the decision; a batch that runs again repeats"
+            )
+        why = (
+            "each writer's transaction is ended by its producer's id and epoch, and consumers with "
+            f"isolation.level=read_committed see its rows then; the broker keeps it for {options.transaction_timeout}"
+        )
+        return Offer(Guarantee.EXACTLY_ONCE, why)
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        return KafkaWriter(self.options, context)
+
+    def create_committer(self) -> SinkCommitter | None:
+        return KafkaCommitter(self.options, self.identity) if self.options.transactions else None
+
+    def create_aggregated_committer(self) -> SinkAggregatedCommitter | None:
+        return KafkaAggregatedCommitter(self.options, self.identity) if self.options.transactions else None
+
+    def inspect(self) -> Mapping[str, Any]:
+        """How long the brokers let a transaction live; raises `TargetError` where `transactionTimeout` is longer."""
+        limit_seconds = target.check_timeout(admin_of(self.options), self.options)
+        return {"transactionMaxTimeoutSeconds": limit_seconds}
+
+    def evidence(self) -> Evidence | None:
+        admin = admin_of(self.options)
+        identity = target.identity_of(admin, self.options)
+        if not self.options.transactions:
+            return None
+        group, marker = self._marker(admin)
+        return Evidence(marker.checkpoint, identity, f"group {group}")
+
+    def prove(self, checkpoint: int, epoch: int) -> str | None:
+        if not self.options.transactions:
+            return None
+        group, marker = self._marker(admin_of(self.options))
+        if marker.checkpoint < checkpoint:
+            return None
+        made_of = f": {marker.detail}" if marker.checkpoint == checkpoint and marker.detail else ""
+        return f"the offset of group {group} stands at checkpoint {marker.checkpoint}{made_of}"
+
+    def _marker(self, admin: AdminClient) -> tuple[str, Any]:
+        group = EvidenceGroup(self.options, self.identity, admin)
+        try:
+            return group.group, group.read()
+        except ConnectionError as error:
+            raise TargetError("BrokerUnreachable", str(error), path="options.bootstrapServers") from error
+
+    def prepare_target(self, schema: pa.Schema) -> None:
+        """Check the columns against the formats, the timeout against the brokers; make the topic where it is asked."""
+        Encoder(self.options, schema)
+        admin = admin_of(self.options)
+        if self.options.transactions:
+            target.check_timeout(admin, self.options)
+        target.prepare_topic(admin, self.options)
+
+    def staged_life_seconds(self) -> float | None:
+        return float(self.options.timeout_seconds) if self.options.transactions else None
+
+
+SINK = KafkaSink
