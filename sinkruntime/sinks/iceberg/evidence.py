@@ -48,17 +48,16 @@ def ancestors(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
 
 def read_marker(metadata: TableMetadata, identity: SinkIdentity, branch: str) -> Marker:
     """What the branch proves of this sink."""
-    expired = False
     oldest = 0
     for snapshot in ancestors(metadata, branch):
         found = _of(snapshot, identity)
         if found is not None:
             return found
         oldest = snapshot.sequence_number or 0
-        expired = snapshot.parent_snapshot_id is not None
     kept = _kept(metadata, identity, branch)
     # The marker's snapshot must be older than all that are left: otherwise the table was rolled back to before it.
-    return kept if kept is not None and expired and kept.sequence < oldest else Marker()
+    # (Whether the oldest names a parent says nothing: some expiries take it away, some do not.)
+    return kept if kept is not None and kept.sequence < oldest else Marker()
 
 
 def prove(metadata: TableMetadata, identity: SinkIdentity, branch: str, checkpoint: int) -> str | None:
