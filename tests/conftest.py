@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
 
 pytest_plugins = [
     "tests.servers.hive_metastore",
+    "tests.servers.hudi_reader",
     "tests.servers.iceberg_rest",
     "tests.servers.kafka",
     "tests.servers.mariadb",

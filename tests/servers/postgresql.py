@@ -10,6 +10,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ ACCOUNT = "postgres"
 USER = "sinkjob"
 PASSWORD = "testsecret"  # a test looks for it in every message
 SETUP_TIMEOUT_SECONDS = 60
+READY_TIMEOUT_SECONDS = 30.0
 PREPARED_MAX = 64
 
 
@@ -98,14 +100,30 @@ def serve(prepared_max: int = PREPARED_MAX) -> Iterator[PostgreSQLServer]:
 
         def command(port: int) -> list[str]:
             settings = {"max_prepared_transactions": prepared_max, "max_connections": 100, "shared_buffers": "64MB"}
+            settings["fsync"] = "off"  # what is written survives a killed server, not a power cut
             wanted = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
             place = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
             return [*prefix, str(programs / "postgres"), *place, *wanted]
 
         with running(command, folder / "log", {}) as port:
-            yield PostgreSQLServer(port)
+            server = PostgreSQLServer(port)
+            _wait_until_it_serves(server)
+            yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_it_serves(server: PostgreSQLServer) -> None:
+    """The port is open before the server takes anybody."""
+    until = time.monotonic() + READY_TIMEOUT_SECONDS
+    while True:
+        try:
+            server.connect().close()
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

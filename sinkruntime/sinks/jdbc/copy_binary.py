@@ -105,14 +105,15 @@ def _rows(rows: Any, values: Any) -> pa.Array[Any]:
     import numpy as np
 
     count, width = rows.shape
+    offsets: Any
     if values.null_count == 0:
-        offsets: Any = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+        offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
         return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     kept = np.ones(rows.shape, bool)
     kept[~valid, 4:] = False
     rows[~valid, :4] = 0xFF
-    offsets: Any = np.zeros(count + 1, np.int32)
+    offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.where(valid, width, 4), out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows[kept])])
 

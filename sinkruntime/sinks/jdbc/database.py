@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -105,6 +105,11 @@ class Database(ABC):
     dialect: ClassVar[Dialect]
     #: Whether CREATE and DROP are part of a transaction.
     ddl_is_transactional: ClassVar[bool] = True
+    #: What a writer does in one transaction: CREATE and all rows; all rows; or each batch, where a transaction keeps
+    #: everybody else out.
+    loads_in: ClassVar[Literal["whole", "rows", "batches"]] = "whole"
+    #: Whether a session may be kept while nobody uses it: an open file of some databases shuts other processes out.
+    keeps_sessions: ClassVar[bool] = True
     #: Bare names of the types of whole numbers and conditions, as `columns` would tell them.
     order_kind: ClassVar[str] = "int8"
     boolean_kind: ClassVar[str] = "bool"
@@ -190,7 +195,7 @@ class Pool:
 
     def _put(self, session: Session) -> None:
         with self._lock:
-            if not self._closed:
+            if not self._closed and self._database.keeps_sessions:
                 self._idle.append(session)
                 return
         session.close()

@@ -182,16 +182,26 @@ class TableLoader(Loader):
         self._name = name
         self._columns = columns
         self._finished = False
-        session.begin()
+        self._loads_in = stage.database.loads_in
+        if self._loads_in == "whole":
+            session.begin()
         stage.create(session, name, columns)
+        if self._loads_in == "rows":
+            session.begin()
         self._load = stage.begin_load(session, name, columns)
 
     def write(self, batch: pa.RecordBatch, first: int) -> None:
-        self._load.write(staged_batch(batch, [column.name for column in self._columns], first, self._stage.options))
+        ready = staged_batch(batch, [column.name for column in self._columns], first, self._stage.options)
+        if self._loads_in != "batches":
+            self._load.write(ready)
+            return
+        with self._session.transaction():
+            self._load.write(ready)
 
     def finish(self) -> None:
         self._load.finish()
-        self._session.commit()
+        if self._loads_in != "batches":
+            self._session.commit()
         self._finished = True
 
     def discard(self) -> None:
@@ -205,5 +215,5 @@ class TableLoader(Loader):
 
     def close(self) -> None:
         self._session.close()
-        if not self._finished and not self._stage.database.ddl_is_transactional:
+        if not self._finished and self._loads_in != "whole":
             self.discard()
