@@ -172,12 +172,20 @@ class Storage(ABC):
         """Write a document in one step, if it still is `expected` (None: absent); False: it is not."""
 
     @abstractmethod
+    def add(self, path: str, data: bytes) -> bool:
+        """Write a document that nobody has written yet, in one step; False: there is one. It needs no `exclusive`."""
+
+    @abstractmethod
     def names(self, directory: str) -> Sequence[str]:
         """Names of the documents in a directory; empty where there is none."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
         """Remove a document. Repeatable."""
+
+    @abstractmethod
+    def reader(self, path: str) -> IO[bytes]:
+        """A visible file, open for reading at any place. Raises `FileNotFoundError`."""
 
     @abstractmethod
     def sample(self, extension: str) -> IO[bytes] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -176,6 +177,20 @@ class LocalStorage(Storage):
             sync_directory(final.parent)
         return True
 
+    def add(self, path: str, data: bytes) -> bool:
+        final = self.root / path
+        with translated(final):
+            make_directories(final.parent)
+            try:
+                with unnamed(final) as (handle, source):
+                    write_all(handle, data)
+                    # Without a directory's handle Python calls link(2), which links the symbolic link itself.
+                    os.link(source, final, src_dir_fd=handle, follow_symlinks=True)
+            except FileExistsError:
+                return False
+            sync_directory(final.parent)
+        return True
+
     def names(self, directory: str) -> Sequence[str]:
         try:
             return sorted(os.listdir(self.root / directory))
@@ -184,6 +199,9 @@ class LocalStorage(Storage):
 
     def delete(self, path: str) -> None:
         (self.root / path).unlink(missing_ok=True)
+
+    def reader(self, path: str) -> IO[bytes]:
+        return open(self.root / path, "rb")
 
     def sample(self, extension: str) -> IO[bytes] | None:
         for _, (where, directories, names) in zip(range(SAMPLE_DIRECTORIES_MAX), os.walk(self.root), strict=False):
@@ -257,6 +275,9 @@ _REASONS = {
 }
 
 
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
+
+
 def fence_of(staged: Path) -> tuple[int, int]:
     """The order of the fence in a staged file's name; below all orders where there is none."""
     _, mark, order = staged.name.rpartition(_FENCED)
@@ -277,6 +298,34 @@ def same_content(final: Path, item: Item) -> bool:
         return status.st_mtime_ns == int(item["mtime_ns"])
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def unnamed(final: Path) -> Iterator[tuple[int, str]]:
+    """A new file beside `final` that has no name, so that a kill leaves nothing: its handle, and a path to link it
+    from. Where a file system has no such files it has a hidden name."""
+    try:
+        handle = os.open(final.parent, os.O_TMPFILE | os.O_WRONLY, 0o644)
+        source = f"/proc/self/fd/{handle}"
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+        source = str(final.with_name(f".{final.name}.{secrets.token_hex(4)}.tmp"))
+        handle = os.open(source, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    try:
+        yield handle, source
+    finally:
+        os.close(handle)
+        if not source.startswith("/proc/"):
+            os.unlink(source)
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write `data` at the beginning of an open file, and make it survive a power cut."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(handle, data[done:], done)
+    os.fsync(handle)
 
 
 def checksum(path: Path) -> int:

@@ -30,6 +30,8 @@ PARTS_PLANNED = 5_000
 #: Names the very upload that an object was made of; kept as the object's metadata.
 UPLOAD_MARK = "sinkjob-id"
 SAMPLE_KEYS_MAX = 10_000
+#: One request reads so much ahead.
+READ_BYTES = 1024**2
 
 
 class S3Storage(Storage):
@@ -158,6 +160,9 @@ class S3Storage(Storage):
             return False
         return True
 
+    def add(self, path: str, data: bytes) -> bool:
+        return self.replace(path, data, None)
+
     def names(self, directory: str) -> Sequence[str]:
         prefix = f"{self.key(directory)}/"
         pages = self.client.get_paginator("list_objects_v2")
@@ -169,6 +174,17 @@ class S3Storage(Storage):
         with talking(f"deleting {path}"):
             self.client.delete_object(Bucket=self._bucket, Key=self.key(path))
 
+    def reader(self, path: str) -> IO[bytes]:
+        try:
+            with talking(f"looking for {path}"):
+                head = self.client.head_object(Bucket=self._bucket, Key=self.key(path))
+        except Missing as error:
+            raise FileNotFoundError(path) from error
+        return self._reader(self.key(path), head["ContentLength"])
+
+    def _reader(self, key: str, size_bytes: int) -> IO[bytes]:
+        return cast("IO[bytes]", io.BufferedReader(RangeReader(self.client, self._bucket, key, size_bytes), READ_BYTES))
+
     def sample(self, extension: str) -> IO[bytes] | None:
         pages = self.client.get_paginator("list_objects_v2")
         with talking("listing files"):
@@ -178,10 +194,7 @@ class S3Storage(Storage):
             for entry in (entry for page in found for entry in page.get("Contents", [])):
                 path = entry["Key"].removeprefix(self._prefix)
                 if path.endswith(extension) and not any(part[:1] in "_." for part in path.split("/")):
-                    return cast(
-                        "IO[bytes]",
-                        io.BufferedReader(RangeReader(self.client, self._bucket, entry["Key"], entry["Size"])),
-                    )
+                    return self._reader(entry["Key"], entry["Size"])
         return None
 
     def modified_ms(self, path: str) -> int:
