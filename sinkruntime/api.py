@@ -325,6 +325,12 @@ class Sink(ABC):
         """Where its committers run, with these options, unless the manifest says otherwise."""
         return RunOn.OPERATOR
 
+    @classmethod
+    def pending_max(cls, options: Any) -> int | None:
+        """The most that `commit.maxPending` may be with these options: 1 where writers build on what the target holds,
+        so that every earlier checkpoint must be committed before they begin; None: any number."""
+        return None
+
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """A writer for one task of one checkpoint."""

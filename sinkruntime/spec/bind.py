@@ -4,7 +4,7 @@ Called by the command line and the driver before anything starts. Imports the si
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -79,9 +79,21 @@ def bind(manifest: Manifest, places: Places) -> BoundJob:
     checkpoint = _secrets(spec.checkpoint.options_from, places, ("spec", "checkpoint"), problems)
     sinks = [_bind_sink(sink, places, ("spec", "sinks", index), problems) for index, sink in enumerate(spec.sinks)]
     bound = tuple(sink for sink in sinks if sink is not None)
+    problems += _too_many_pending(bound, spec.commit.max_pending)
     if problems or source is None or checkpoint is None:
         raise manifest.error(problems)
     return BoundJob(manifest, bound, source, checkpoint)
+
+
+def _too_many_pending(sinks: Sequence[BoundSink], max_pending: int) -> Iterator[Problem]:
+    for sink in sinks:
+        most = sink.sink_class.pending_max(sink.options)
+        if most is not None and max_pending > most:
+            message = (
+                f"sink `{sink.spec.name}` builds each checkpoint on those before it, which must be committed first"
+            )
+            yield Problem("spec.commit.maxPending", None, message, f"at most {most}")
+            return
 
 
 def _secrets(
