@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.servers.iceberg_rest",
     "tests.servers.kafka",
     "tests.servers.mariadb",
+    "tests.servers.paimon",
     "tests.servers.postgresql",
     "tests.servers.s3",
     "tests.servers.toxiproxy",
