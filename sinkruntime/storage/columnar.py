@@ -31,16 +31,18 @@ class FormatWriter(ABC):
 
 
 class ParquetWriter(FormatWriter):
-    """Apache Parquet, readable by Spark with its default settings. `codec`: `snappy`, `zstd`, `gzip`, `lz4`, `none`."""
+    """Apache Parquet, readable by Spark with its default settings. `codec`: `snappy`, `zstd`, `gzip`, `lz4`, `none`.
+    `int96`: timestamps as older Hive needs them."""
 
     grouped = True
 
-    def __init__(self, stream: Any, schema: pa.Schema, codec: str) -> None:
+    def __init__(self, stream: Any, schema: pa.Schema, codec: str, *, int96: bool = False) -> None:
         import pyarrow.parquet
 
         self._writer = pyarrow.parquet.ParquetWriter(
-            stream, schema, compression=codec, version="2.6", coerce_timestamps="us"
-        )
+            stream, schema, compression=codec, version="2.6", use_deprecated_int96_timestamps=int96,
+            coerce_timestamps=None if int96 else "us",
+        )  # fmt: skip
 
     def write(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=GROUP_ROWS_MAX)
