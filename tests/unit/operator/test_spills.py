@@ -16,7 +16,7 @@ from sinkoperator.spills import JobSpill
 from sinkoperator.world import World
 from sinkruntime.errors import LedgerCorrupt, LedgerUnavailable
 from sinkruntime.kube import Api
-from sinkruntime.ledger.spill import FILE_BYTES_MAX
+from sinkruntime.ledger.spill_files import FILE_BYTES_MAX
 from tests.unit.operator.commit_jobs import KEY, Cluster
 from tests.unit.operator.commit_world import Stage, place
 from tests.unit.operator.plan_world import raw_of
