@@ -36,7 +36,7 @@ class ParquetWriter(FormatWriter):
 
     grouped = True
 
-    def __init__(self, stream: Any, schema: pa.Schema, codec: str, *, int96: bool = False) -> None:
+    def __init__(self, stream: Any, schema: pa.Schema, codec: Any, *, int96: bool = False) -> None:
         import pyarrow.parquet
 
         self._writer = pyarrow.parquet.ParquetWriter(
@@ -56,7 +56,7 @@ class OrcWriter(FormatWriter):
 
     grouped = True
 
-    def __init__(self, stream: Any, schema: pa.Schema, codec: str) -> None:
+    def __init__(self, stream: Any, schema: pa.Schema, codec: Any) -> None:
         import pyarrow.orc
 
         self._schema = schema
