@@ -1,0 +1,131 @@
+"""Paimon's own Python library, in an environment of its own: it needs older versions of what we have.
+
+Loaded as a pytest plugin by `tests/conftest.py`. One process for the session reads and writes tables as another program
+would. The environment is made once, in the cache of the tests, by uv or pip with the machine's own settings. What runs
+without pytest, as the kill matrix does, calls `serve`.
+"""
+
+import base64
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.programs import ProgramMissingError
+
+REQUIREMENT = "pypaimon==2.1.0"
+PEER = Path(__file__).with_name("paimon_peer.py")
+INSTALL_TIMEOUT_SECONDS = 600
+STOP_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonPeer:
+    """The running process. Its values are Python's own: no Arrow, no pandas."""
+
+    process: "subprocess.Popen[str]"
+
+    def rows(self, warehouse: Path, table: str) -> list[dict[str, Any]]:
+        """All rows that a reader of the table sees."""
+        found: list[dict[str, Any]] = self.call("rows", warehouse=str(warehouse), table=table)
+        return found
+
+    def create(self, warehouse: Path, table: str, fields: list[tuple[str, str, bool]], **more: Any) -> None:
+        """Make a table: (name, Arrow's function for the type, nullable) each; `more` as `Schema` takes it."""
+        self.call("create", warehouse=str(warehouse), table=table, fields=fields, **more)
+
+    def append(self, warehouse: Path, table: str, records: list[dict[str, Any]], times: int = 1) -> None:
+        """Another writer: so many snapshots, each with these rows."""
+        self.call("append", warehouse=str(warehouse), table=table, records=records, times=times)
+
+    def buckets(self, kinds: list[str], records: list[tuple[Any, ...]], count: int) -> list[tuple[bytes, int]]:
+        """Each key as a binary row, and its bucket."""
+        text = base64.b64encode(pickle.dumps(records)).decode()
+        found: list[tuple[bytes, int]] = self.call("buckets", kinds=kinds, records=text, count=count)
+        return found
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Ask it. Raises AssertionError with its traceback."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"call": name, **arguments}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, f"Paimon's process ended with {self.process.poll()}"
+        kind, value = pickle.loads(base64.b64decode(line))
+        assert kind == "ok", value
+        return value
+
+
+@contextmanager
+def serve() -> Iterator[PaimonPeer]:
+    """Runs the process. Raises ProgramMissingError."""
+    command = [str(_python()), str(PEER)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield PaimonPeer(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="session")
+def paimon_peer() -> Iterator[PaimonPeer]:
+    """The process. Skips where its environment cannot be made, which is a failure in CI."""
+    try:
+        _python()
+    except ProgramMissingError as error:
+        pytest.skip(f"missing library: {error}")
+    with serve() as peer:
+        yield peer
+
+
+def _python() -> Path:
+    """The Python of the environment, made if need be. Raises ProgramMissingError."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sinkjob-tests"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    target = cache / f"{REQUIREMENT.replace('==', '-')}-py{version}"
+    python = target / "bin" / "python"
+    if python.exists():
+        return python
+    cache.mkdir(parents=True, exist_ok=True)
+    # A folder of its own and a rename: two test runs may make it at the same time.
+    made = Path(tempfile.mkdtemp(dir=cache))
+    try:
+        for command in _commands(made):
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS)
+        if not target.exists():
+            made.rename(target)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
+        told = (getattr(error, "stderr", "") or str(error)).strip()[-2000:]
+        raise ProgramMissingError(f"{REQUIREMENT} could not be installed: {told}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return python
+
+
+def _commands(folder: Path) -> list[list[str]]:
+    python = str(folder / "bin" / "python")
+    make = [sys.executable, "-m", "venv", "--clear"]
+    if (uv := shutil.which("uv")) is not None:
+        return [
+            [*make, "--without-pip", str(folder)],
+            [uv, "pip", "install", "--quiet", "--python", python, REQUIREMENT],
+        ]
+    return [[*make, str(folder)], [python, "-m", "pip", "install", "--quiet", REQUIREMENT]]

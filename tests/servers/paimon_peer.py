@@ -1,0 +1,73 @@
+"""Paimon's own Python library at work for the tests: run by its environment's Python, never imported by ours.
+
+Reads requests from standard input, a JSON object a line, and answers each with one line: base64 of a pickle,
+("ok", value) or ("error", text). `tests/servers/paimon.py` speaks to it.
+"""
+
+import base64
+import json
+import pickle
+import sys
+import traceback
+from typing import Any
+
+import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
+
+
+def rows(warehouse: str, table: str) -> Any:
+    found = CatalogFactory.create({"warehouse": warehouse}).get_table(table)
+    builder = found.new_read_builder()
+    splits = builder.new_scan().plan().splits()
+    return builder.new_read().to_arrow(splits).to_pylist() if splits else []
+
+
+def create(warehouse: str, table: str, fields: list[Any], **more: Any) -> None:
+    catalog = CatalogFactory.create({"warehouse": warehouse})
+    catalog.create_database(table.partition(".")[0], True)
+    schema = pa.schema([pa.field(name, getattr(pa, kind)(), null) for name, kind, null in fields])
+    catalog.create_table(table, Schema.from_pyarrow_schema(schema, **more), False)
+
+
+def append(warehouse: str, table: str, records: list[Any], times: int = 1) -> None:
+    found = CatalogFactory.create({"warehouse": warehouse}).get_table(table)
+    from pypaimon.schema.data_types import PyarrowFieldParser
+
+    schema = PyarrowFieldParser.from_paimon_schema(found.fields)
+    for _ in range(times):
+        builder = found.new_batch_write_builder()
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(pa.Table.from_pylist(records, schema=schema))
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
+
+
+def buckets(kinds: list[str], records: str, count: int) -> Any:
+    """Encoded keys and their buckets, as Paimon has them."""
+    from pypaimon.schema.data_types import AtomicType, DataField
+    from pypaimon.table.row.generic_row import GenericRow, GenericRowSerializer
+    from pypaimon.table.row.internal_row import RowKind
+    from pypaimon.write.row_key_extractor import _bucket_from_hash, _hash_bytes_by_words
+
+    fields = [DataField(index, f"c{index}", AtomicType(kind, True)) for index, kind in enumerate(kinds)]
+    found = []
+    for record in pickle.loads(base64.b64decode(records)):
+        data = GenericRowSerializer.to_bytes(GenericRow(list(record), fields, RowKind.INSERT))
+        found.append((data, _bucket_from_hash(_hash_bytes_by_words(data[4:]), count)))
+    return found
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        calls: dict[str, Any] = {"rows": rows, "create": create, "append": append, "buckets": buckets}
+        call = calls[request.pop("call")]
+        try:
+            answer = ("ok", call(**request))
+        except Exception:  # noqa: BLE001  (told to the other side)
+            answer = ("error", traceback.format_exc())
+        print(base64.b64encode(pickle.dumps(answer)).decode(), flush=True)
+
+
+main()
