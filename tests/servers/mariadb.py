@@ -1,18 +1,15 @@
 """A real MariaDB for tests.
 
 Loaded as a pytest plugin by `tests/conftest.py`. One server for the session: tests take databases of their own.
-What runs without pytest, as the kill matrix does, calls `serve`. Root starts it as the user `mysql`, which the packages
-make.
+What runs without pytest, as the kill matrix does, calls `serve`. Root starts it as the user `mysql`, or as `nobody`.
 """
 
-import os
-import pwd
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,8 @@ from typing import Any
 import pymysql
 import pytest
 
+from tests.servers.database_programs import account, acting_as
+from tests.servers.database_programs import mariadb as programs_of_mariadb
 from tests.servers.process import running
 from tests.servers.programs import ProgramMissingError
 
@@ -28,8 +27,6 @@ USER = "sinkjob"
 PASSWORD = "testsecret"  # a test looks for it in every message
 SETUP_TIMEOUT_SECONDS = 120
 READY_TIMEOUT_SECONDS = 30.0
-SERVERS = ("mariadbd", "mysqld")
-INSTALLERS = ("mariadb-install-db", "mysql_install_db")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +61,28 @@ class MariaDBServer:
         return name
 
 
-def programs() -> tuple[str, str]:
-    """The server and what makes its data folder. Raises ProgramMissingError."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin"))
-    server = next(filter(None, (shutil.which(name, path=path) for name in SERVERS)), None)
-    installer = next(filter(None, (shutil.which(name, path=path) for name in INSTALLERS)), None)
-    if server is None or installer is None:
-        raise ProgramMissingError("mariadbd is missing: install MariaDB 10.11 (Debian: mariadb-server)")
-    return server, installer
-
-
 @contextmanager
 def serve() -> Iterator[MariaDBServer]:
     """Runs a server with its data in a folder of its own, and removes that. Raises ProgramMissingError."""
-    server, installer = programs()
+    name = account(ACCOUNT)
+    prefix = acting_as(name)
     # Not below pytest's own folders: those let nobody else in.
     folder = Path(tempfile.mkdtemp(prefix="sinkjob-mariadb-"))
     try:
         folder.chmod(0o755)
         data = folder / "data"
         data.mkdir()
-        account = _account()
-        if account:
-            shutil.chown(data, ACCOUNT)
-        setup = [installer, "--no-defaults", *account, f"--datadir={data}", "--skip-test-db"]
+        if name:
+            shutil.chown(data, name)
+        programs = programs_of_mariadb(folder / "programs")
+        setup = [
+            *prefix,
+            str(programs.install_db),
+            "--no-defaults",
+            *programs.base,
+            f"--datadir={data}",
+            "--skip-test-db",
+        ]
         subprocess.run(
             [*setup, "--auth-root-authentication-method=normal"],
             check=True, capture_output=True, timeout=SETUP_TIMEOUT_SECONDS, cwd="/",
@@ -105,7 +100,8 @@ def serve() -> Iterator[MariaDBServer]:
             ]
             sizes = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M", f"--init-file={start}"]
             sizes.append("--innodb-flush-log-at-trx-commit=2")  # survives a killed server, not a power cut
-            return [server, "--no-defaults", *account, *place, f"--pid-file={data}/my.pid", *sizes]
+            begin = [*prefix, str(programs.mariadbd), "--no-defaults", *programs.places]
+            return [*begin, *place, f"--pid-file={data}/my.pid", *sizes]
 
         with running(command, folder / "log", {}) as port:
             found = MariaDBServer(port)
@@ -113,17 +109,6 @@ def serve() -> Iterator[MariaDBServer]:
             yield found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _account() -> list[str]:
-    """What makes root someone that the server takes."""
-    if os.getuid() != 0:
-        return []
-    try:
-        pwd.getpwnam(ACCOUNT)
-    except KeyError as error:
-        raise ProgramMissingError(f"MariaDB refuses root, and there is no user {ACCOUNT}") from error
-    return [f"--user={ACCOUNT}"]
 
 
 def _wait_for_the_user(server: MariaDBServer) -> None:
@@ -142,10 +127,9 @@ def _wait_for_the_user(server: MariaDBServer) -> None:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDBServer]:
     """Starts the server. Skips where it is missing, which is a failure in CI."""
-    try:
-        programs()
-        _account()
-    except ProgramMissingError as error:
-        pytest.skip(f"missing server: {error}")
-    with serve() as server:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(serve())
+        except ProgramMissingError as error:
+            pytest.skip(f"missing server: {error}")
         yield server

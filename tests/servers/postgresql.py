@@ -2,23 +2,23 @@
 
 Loaded as a pytest plugin by `tests/conftest.py`. One server for the session: tests take databases of their own.
 What runs without pytest, as the kill matrix does, calls `serve`. The server refuses root, so that root starts it as
-the user `postgres`, which the packages make.
+the user `postgres`, or as `nobody`.
 """
 
-import os
-import pwd
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.servers.database_programs import account, acting_as
+from tests.servers.database_programs import postgresql as programs_of_postgresql
 from tests.servers.process import running
 from tests.servers.programs import ProgramMissingError
 
@@ -56,42 +56,23 @@ class PostgreSQLServer:
         return name
 
 
-def binaries() -> Path:
-    """Where initdb and postgres are. Raises ProgramMissingError."""
-    found = shutil.which("postgres")
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    for folder in (*([Path(found).parent] if found else []), *folders):
-        if (folder / "postgres").exists() and (folder / "initdb").exists():
-            return folder
-    raise ProgramMissingError("postgres is missing: install PostgreSQL 15 (Debian: postgresql-15)")
-
-
-def _as_account() -> list[str]:
-    """What makes root someone that the server takes."""
-    if os.getuid() != 0:
-        return []
-    try:
-        pwd.getpwnam(ACCOUNT)
-    except KeyError as error:
-        raise ProgramMissingError(f"PostgreSQL refuses root, and there is no user {ACCOUNT}") from error
-    return ["setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--init-groups"]
-
-
 @contextmanager
 def serve(prepared_max: int = PREPARED_MAX) -> Iterator[PostgreSQLServer]:
     """Runs a server with its data in a folder of its own, and removes that. Raises ProgramMissingError."""
-    programs, prefix = binaries(), _as_account()
+    name = account(ACCOUNT)
+    prefix = acting_as(name)
     # Not below pytest's own folders: those let nobody else in.
     folder = Path(tempfile.mkdtemp(prefix="sinkjob-postgresql-"))
     try:
+        programs = programs_of_postgresql(folder / "programs")
         data = folder / "data"
         data.mkdir(mode=0o700)
         password = folder / "password"
         password.write_text(f"{PASSWORD}\n")
         folder.chmod(0o755)
-        if prefix:
-            shutil.chown(data, ACCOUNT)
-            shutil.chown(password, ACCOUNT)
+        if name:
+            shutil.chown(data, name)
+            shutil.chown(password, name)
         setup = [*prefix, str(programs / "initdb"), "-D", str(data), "-A", "scram-sha-256", "-U", USER, "-E", "UTF8"]
         subprocess.run(
             [*setup, "--locale=C.UTF-8", f"--pwfile={password}", "--no-sync"],
@@ -129,10 +110,9 @@ def _wait_until_it_serves(server: PostgreSQLServer) -> None:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQLServer]:
     """Starts the server. Skips where it is missing, which is a failure in CI."""
-    try:
-        binaries()
-        _as_account()
-    except ProgramMissingError as error:
-        pytest.skip(f"missing server: {error}")
-    with serve() as server:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(serve())
+        except ProgramMissingError as error:
+            pytest.skip(f"missing server: {error}")
         yield server
