@@ -102,7 +102,7 @@ class HudiReader:
         answer = json.loads(line.removeprefix("ANSWER "))
         if answer != "ok":
             raise RuntimeError(answer)
-        with pa.OSFile(str(self._out)) as source:
+        with pa.OSFile(str(self._out), "rb") as source:
             return pa.ipc.open_file(source).read_all()
 
     def rows(self, uri: str, options: Mapping[str, str] | None = None) -> list[dict[str, Any]]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
-from pyarrow import compute as pc
 
-from sinkruntime.sinks.hudi.options import Compression, Options
+from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.schemas import META
 from sinkruntime.storage.base import Item, Output
+
+pc: Any = pyarrow.compute  # its stubs know no mixed arguments
 
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 64 * 1024**2
@@ -28,7 +30,7 @@ class Sequence:
     subtask: int
     used: int = 0
 
-    def take(self, rows: int) -> pa.Array[Any]:
+    def take(self, rows: int) -> Any:
         """The next numbers."""
         numbers = pa.array(range(self.used, self.used + rows), pa.int64()).cast(pa.string())
         self.used += rows
@@ -47,9 +49,10 @@ class DataFile:
         self._batches: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._group_bytes_max = min(GROUP_BYTES_MAX, options.target_file_size.bytes)
-        codec = options.compression.value if options.compression is not Compression.NONE else "none"
+        stream: Any = output.stream
+        codec: Any = options.compression.value
         self._writer = pyarrow.parquet.ParquetWriter(
-            output.stream, schema, compression=codec, version="2.6", coerce_timestamps="us"
+            stream, schema, compression=codec, version="2.6", coerce_timestamps="us"
         )
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.hudi.metadata import key_generator
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.storage.names import NULL_PARTITION, escape, text_of
+
+#: Its stubs know neither lists of arrays nor arrays of any kind.
+pc: Any = pyarrow.compute
 
 #: What a directory's name cannot hold as it is.
 _SPECIAL = "/"
@@ -23,7 +26,7 @@ _DOTS = (".", "..")
 _EMPTY = "__empty__"
 
 
-def record_keys(batch: pa.RecordBatch, options: Options) -> pa.Array[Any]:
+def record_keys(batch: pa.RecordBatch, options: Options) -> Any:
     """The record key of each row: the value itself, or `a:1,b:2` of the complex key generator.
 
     Raises `TargetError` (`NullInKey`) where a row has none: Hudi has no record without a key.
@@ -62,7 +65,7 @@ def by_partition(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str,
         start += counts[code]
 
 
-def _paths(batch: pa.RecordBatch, options: Options) -> pa.Array[Any]:
+def _paths(batch: pa.RecordBatch, options: Options) -> Any:
     parts = []
     for name in options.partition_by:
         encoded = batch.column(name).dictionary_encode("encode")

@@ -120,7 +120,8 @@ def _avro(kind: pa.DataType, space: str) -> Any:
 
 def _decimal_bytes(precision: int) -> int:
     """The fewest bytes that hold so many digits and a sign."""
-    return ((10**precision).bit_length() + 8) // 8
+    digits: int = 10**precision
+    return (digits.bit_length() + 8) // 8
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

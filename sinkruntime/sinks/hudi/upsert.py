@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
-from pyarrow import compute as pc
 
 from sinkruntime.api import WriterContext
 from sinkruntime.errors import TargetError
@@ -29,6 +29,8 @@ from sinkruntime.sinks.hudi.place import Table
 from sinkruntime.sinks.hudi.timeline import Timeline
 from sinkruntime.sinks.hudi.writer import HudiWriter
 from sinkruntime.tables.changes import Changes
+
+pc: Any = pyarrow.compute  # its stubs know no mixed arguments
 
 #: Rows of one partition and bucket in one checkpoint.
 CHANGES_BYTES_MAX = 512 * 1024**2
