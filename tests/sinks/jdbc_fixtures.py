@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.servers.mariadb import MariaDBServer
 from tests.servers.postgresql import PostgreSQLServer
 from tests.sinks import harness
-from tests.sinks.jdbc_places import DuckDBPlace, MariaDBPlace, PostgreSQLPlace, SQLitePlace, make
+from tests.sinks.jdbc_places import DuckDBPlace, MariaDBPlace, Place, PostgreSQLPlace, SQLitePlace, make
 
 
 @pytest.fixture(scope="session")
@@ -20,18 +21,26 @@ def jdbc_postgresql(postgresql: PostgreSQLServer) -> PostgreSQLServer:
 
 
 @pytest.fixture
-def postgresql_place(jdbc_postgresql: PostgreSQLServer) -> PostgreSQLPlace:
+def postgresql_place(jdbc_postgresql: PostgreSQLServer) -> Iterator[PostgreSQLPlace]:
     place = PostgreSQLPlace(jdbc_postgresql, f"s{uuid.uuid4().hex[:8]}")
     place.query("CREATE SCHEMA ~")
     make(place).prepare_target(harness.SCHEMA)
-    return place
+    yield place
+    roll_all_back(place)
 
 
 @pytest.fixture
-def mariadb_place(mariadb: MariaDBServer) -> MariaDBPlace:
+def mariadb_place(mariadb: MariaDBServer) -> Iterator[MariaDBPlace]:
     place = MariaDBPlace(mariadb, mariadb.make_database(f"s{uuid.uuid4().hex[:8]}"))
     make(place).prepare_target(harness.SCHEMA)
-    return place
+    yield place
+    roll_all_back(place)
+
+
+def roll_all_back(place: Place) -> None:
+    """Prepared transactions are the whole server's: the next test's must be the only ones."""
+    for xid in place.prepared():
+        place.roll_back(xid)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ class Place(Protocol):
     def options(self, address: str = "") -> dict[str, Any]: ...
     def query(self, sql: str) -> list[tuple[Any, ...]]: ...
     def staged(self) -> set[str]: ...
+    def prepared(self) -> set[str]: ...
+    def roll_back(self, xid: str) -> None: ...
 
 
 def make(place: Place, ledger_id: str = LEDGER, sink: str = "lake", address: str = "", **options: Any) -> JdbcSink:
@@ -60,6 +62,12 @@ class PostgreSQLPlace:
         sql = f"SELECT tablename FROM pg_tables WHERE schemaname = '{self.schema}' AND left(tablename, 4) = '_sj_'"
         return {row[0] for row in self.query(sql)}
 
+    def prepared(self) -> set[str]:
+        return {row[0] for row in self.query("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")}
+
+    def roll_back(self, xid: str) -> None:
+        self.query(f"ROLLBACK PREPARED '{xid}'")
+
 
 @dataclass(frozen=True, slots=True)
 class MariaDBPlace:
@@ -81,6 +89,14 @@ class MariaDBPlace:
         sql = f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{self.schema}'"
         return {row[0] for row in self.query(sql) if row[0].startswith("_sj_")}
 
+    def prepared(self) -> set[str]:
+        found = [(first, bytes(data).decode()) for _, first, _, data in self.query("XA RECOVER")]
+        return {f"{text[:first]}_{text[first:]}" for first, text in found}
+
+    def roll_back(self, xid: str) -> None:
+        ledger, _, rest = xid.removeprefix("sinkjob_").partition("_")
+        self.query(f"XA ROLLBACK 'sinkjob_{ledger}','{rest}'")
+
 
 @dataclass(frozen=True, slots=True)
 class SQLitePlace:
@@ -98,6 +114,12 @@ class SQLitePlace:
     def staged(self) -> set[str]:
         return {row[0] for row in self.query("SELECT name FROM sqlite_master") if row[0].startswith("_sj_")}
 
+    def prepared(self) -> set[str]:
+        return set()
+
+    def roll_back(self, xid: str) -> None:
+        raise AssertionError("SQLite prepares no transaction")
+
 
 @dataclass(frozen=True, slots=True)
 class DuckDBPlace:
@@ -114,3 +136,9 @@ class DuckDBPlace:
 
     def staged(self) -> set[str]:
         return {path.name for path in Path(f"{self.path}.sinkjob").glob("*")}
+
+    def prepared(self) -> set[str]:
+        return set()
+
+    def roll_back(self, xid: str) -> None:
+        raise AssertionError("DuckDB prepares no transaction")

@@ -27,10 +27,12 @@ from sinkruntime.api import Evidence as Proof
 from sinkruntime.sinks.jdbc.address import located
 from sinkruntime.sinks.jdbc.databases import stage_for
 from sinkruntime.sinks.jdbc.evidence import Evidence
-from sinkruntime.sinks.jdbc.options import Options
-from sinkruntime.sinks.jdbc.stage import Stage
+from sinkruntime.sinks.jdbc.options import Mode, Options
+from sinkruntime.sinks.jdbc.prepared import check_limit, transactions_for
+from sinkruntime.sinks.jdbc.stage import Stage, TableStage
 from sinkruntime.sinks.jdbc.staging import StagingCommitter, StagingWriter
 from sinkruntime.sinks.jdbc.target import prepare
+from sinkruntime.sinks.jdbc.xa import XaCommitter, XaEvidenceCommitter, XaWriter
 
 
 class JdbcSink(Sink):
@@ -48,6 +50,9 @@ class JdbcSink(Sink):
 
     @classmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
+        if options.mode is Mode.XA:
+            why = "each writer's prepared transaction holds its own proof; a checkpoint appears writer by writer"
+            return Offer(Guarantee.EXACTLY_ONCE, why)
         why = "one transaction moves a checkpoint's rows and the evidence in the database"
         return Offer(Guarantee.EXACTLY_ONCE, why)
 
@@ -56,13 +61,25 @@ class JdbcSink(Sink):
         return RunOn.DRIVER if options.address.is_file else RunOn.OPERATOR
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        return StagingWriter(self._stage(), self.options, context)
+        stage = self._stage()
+        if self.options.mode is Mode.XA:
+            assert isinstance(stage, TableStage)
+            return XaWriter(stage, transactions_for(self.options), context)
+        return StagingWriter(stage, self.options, context)
 
     def create_committer(self) -> SinkCommitter | None:
-        return None
+        if self.options.mode is not Mode.XA:
+            return None
+        stage = self._stage()
+        assert isinstance(stage, TableStage)
+        return XaCommitter(stage, transactions_for(self.options), self.identity)
 
     def create_aggregated_committer(self) -> SinkAggregatedCommitter:
-        return StagingCommitter(self._stage(), self.options, self.identity)
+        stage = self._stage()
+        if self.options.mode is Mode.XA:
+            assert isinstance(stage, TableStage)
+            return XaEvidenceCommitter(stage, self.identity)
+        return StagingCommitter(stage, self.options, self.identity)
 
     def evidence(self) -> Proof:
         stage = self._stage()
@@ -80,6 +97,9 @@ class JdbcSink(Sink):
     def prepare_target(self, schema: pa.Schema) -> None:
         stage = self._stage()
         with closing(stage.database.connect()) as session:
+            if self.options.mode is Mode.XA:
+                transactions = transactions_for(self.options)
+                check_limit(transactions.limit(session), 1, transactions.setting)
             prepare(session, stage.database, self.options, self._evidence(stage), schema)
 
     def distribution(self) -> Distribution | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sinkruntime.api import Answer, CommitRequest, SinkIdentity
+from sinkruntime.api import Answer, CommitRequest, Lineage, SinkIdentity
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.jdbc.database import Database, Passing, Session
 from sinkruntime.sinks.jdbc.names import EVIDENCE, WRITERS
@@ -107,6 +107,25 @@ class Evidence:
     def set_prepared(self, session: Session) -> None:
         """Note that what is done once per job is done."""
         session.run(f"UPDATE {self.table} SET is_prepared = 1 WHERE ledger_id = ? AND sink = ?", *self._key)
+
+    def add_writer(self, session: Session, xid: str, at: Lineage) -> None:
+        """The row that proves a writer's transaction; part of it."""
+        values = (xid, *self._key, at.checkpoint, at.epoch, at.subtask, at.attempt)
+        session.run(f"INSERT INTO {self.writers} VALUES ({', '.join('?' * len(values))})", *values)
+
+    def has_writer(self, session: Session, xid: str) -> bool:
+        """Whether a writer's transaction is committed, as long as the evidence has not moved past its checkpoint."""
+        return bool(session.run(f"SELECT 1 FROM {self.writers} WHERE name = ?", xid))
+
+    def writers_of(self, session: Session, checkpoint: int) -> set[str]:
+        """The writers' transactions of a checkpoint that are committed."""
+        sql = f"SELECT name FROM {self.writers} WHERE ledger_id = ? AND sink = ? AND checkpoint = ?"
+        return {row[0] for row in session.run(sql, *self._key, checkpoint)}
+
+    def prune_writers(self, session: Session, checkpoint: int) -> None:
+        """Remove the rows of checkpoints up to this one, which the evidence itself proves from now on."""
+        sql = f"DELETE FROM {self.writers} WHERE ledger_id = ? AND sink = ? AND checkpoint <= ?"
+        session.run(sql, *self._key, checkpoint)
 
     def _select(self, session: Session, suffix: str) -> Standing | None:
         rows = session.run(

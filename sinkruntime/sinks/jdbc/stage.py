@@ -129,9 +129,9 @@ class TableStage(Stage):
             session.close()
             raise
 
-    def begin_load(self, session: Session, name: str, columns: Sequence[Column]) -> Load:
-        """Begin to fill a staging table."""
-        return self._begin_load(session, self.qualified(name), columns)
+    def begin_load_of(self, session: Session, table: str, columns: Sequence[Column]) -> Load:
+        """Begin to fill a (quoted) table."""
+        return self._begin_load(session, table, columns)
 
     def create(self, session: Session, name: str, columns: Sequence[Column]) -> None:
         """Make a staging table."""
@@ -188,7 +188,7 @@ class TableLoader(Loader):
         stage.create(session, name, columns)
         if self._loads_in == "rows":
             session.begin()
-        self._load = stage.begin_load(session, name, columns)
+        self._load = stage.begin_load_of(session, stage.qualified(name), columns)
 
     def write(self, batch: pa.RecordBatch, first: int) -> None:
         ready = staged_batch(batch, [column.name for column in self._columns], first, self._stage.options)
