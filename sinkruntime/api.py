@@ -286,6 +286,8 @@ class Distribution:
     keys: tuple[str, ...] = ()
     partitions: int = 0
     sort_by: tuple[str, ...] = ()
+    expressions: tuple[str, ...] = ()  # of Spark's SQL, beside `keys`
+    by_range: bool = False  # ranges of them instead of their hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
 from pyspark.storagelevel import StorageLevel
 
 from sinkruntime.api import Clock, Distribution, Lineage, StageContext
@@ -199,10 +200,10 @@ def _arrange(df: DataFrame, group: Group) -> DataFrame:
 def _distribute(df: DataFrame, wish: Distribution | None) -> DataFrame:
     if wish is None:
         return df
-    keys = [column(name) for name in wish.keys]
+    keys = [*(column(name) for name in wish.keys), *(F.expr(sql) for sql in wish.expressions)]
     if keys or wish.partitions:
         tasks = wish.partitions or max(1, df._jdf.queryExecution().toRdd().getNumPartitions())
-        df = df.repartition(tasks, *keys)
+        df = (df.repartitionByRange if wish.by_range else df.repartition)(tasks, *keys)
     if wish.sort_by:
         df = df.sortWithinPartitions(*[column(name) for name in wish.sort_by])
     return df
