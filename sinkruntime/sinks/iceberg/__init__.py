@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from sinkruntime.api import (
+    Distribution,
     Evidence,
     Guarantee,
     Offer,
@@ -23,8 +24,10 @@ from sinkruntime.api import (
 )
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.iceberg import catalog, evidence, target
+from sinkruntime.sinks.iceberg.changes import ChangesWriter
 from sinkruntime.sinks.iceberg.committer import IcebergCommitter
-from sinkruntime.sinks.iceberg.options import Options
+from sinkruntime.sinks.iceberg.distribution import spread
+from sinkruntime.sinks.iceberg.options import DistributionMode, Options
 from sinkruntime.sinks.iceberg.writer import IcebergWriter
 
 
@@ -48,10 +51,18 @@ class IcebergSink(Sink):
         return RunOn.DRIVER if options.catalog.is_local else RunOn.OPERATOR
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
-        return IcebergWriter(self.options, context)
+        return (ChangesWriter if self.options.keyed else IcebergWriter)(self.options, context)
 
     def create_aggregated_committer(self) -> SinkAggregatedCommitter:
         return IcebergCommitter(self.options, self.identity)
+
+    def distribution(self) -> Distribution | None:
+        """Rows of one key meet in one task, in order; else as `distributionMode` says."""
+        if self.options.keyed:
+            return Distribution(self.options.key, 0, self.options.key + self.options.order_by)
+        if self.options.distribution_mode is DistributionMode.NONE:
+            return None
+        return spread(self.options, self._table())
 
     def inspect(self) -> Mapping[str, Any]:
         table = self._table()

@@ -23,16 +23,19 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 def iceberg_schema(schema: pa.Schema, path: str = "options.table") -> Schema:
-    """The rows' columns as a new table gets them; ids are given by the catalog. Raises `TargetError` by column."""
+    """The rows' columns as a new table gets them. Raises `TargetError` by column."""
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+    from pyiceberg.schema import assign_fresh_schema_ids
 
+    schema = pa.schema([pa.field(field.name, _in_utc(field.type), field.nullable) for field in schema])
     for field in schema:
         try:
             Catalog._convert_schema_if_needed(pa.schema([field]))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
             message = f"column `{field.name}`: Iceberg has no type for {field.type}"
             raise TargetError("UnsupportedType", message, path=path, advice="cast it in a transform") from error
-    return Catalog._convert_schema_if_needed(schema)
+    return assign_fresh_schema_ids(Catalog._convert_schema_if_needed(schema))
 
 
 def _small(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -49,3 +52,16 @@ def _small_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(kind):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(kind) else kind
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Arrow names the session's time zone; a time with a zone is an instant, whatever its name."""
+    if isinstance(kind, pa.TimestampType) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if isinstance(kind, pa.StructType):
+        return pa.struct([pa.field(field.name, _in_utc(field.type), field.nullable) for field in kind])
+    if isinstance(kind, pa.LargeListType | pa.ListType):
+        return pa.list_(_in_utc(kind.value_type))
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    return kind

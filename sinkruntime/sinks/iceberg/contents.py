@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinkruntime.sinks.iceberg import files
 from sinkruntime.sinks.iceberg.options import Options, Write
+from sinkruntime.sinks.iceberg.replacement import replace_partitions
 from sinkruntime.sinks.iceberg.snapshot import Content, Draft
 
 if TYPE_CHECKING:
@@ -35,8 +36,14 @@ def content_of(
     options: Options, draft: Draft, table: Table, parts: Sequence[Mapping[str, Any]]
 ) -> tuple[Content, Operation]:
     """The snapshot that these committables make."""
+    from pyiceberg.table.snapshots import Operation
+
     added = [item for part in parts for item in data_files(part, table)]
-    return Content(added=added), append()
+    if options.write is Write.OVERWRITE_PARTITIONS and added:
+        kept, removed = replace_partitions(draft, table, options.branch, added)
+        return Content(added=added, kept=kept, removed=removed), Operation.OVERWRITE
+    deletes = any(int(item.content) != files.DATA for item in added)
+    return Content(added=added), Operation.OVERWRITE if deletes else Operation.APPEND
 
 
 def proved(content: Content, summary: Mapping[str, str], properties: Mapping[str, str]) -> Content:

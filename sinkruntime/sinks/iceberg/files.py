@@ -41,8 +41,10 @@ def data_file_of(item: Item, folder: str, spec_id: int, metadata: TableMetadata)
     """The file as pyiceberg writes it into a manifest."""
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-    counts = {long: {int(key): value for key, value in item.get(short, {}).items()} for short, long in _COUNTS.items()}
-    bounds = {
+    counts: dict[str, Any] = {
+        long: {int(key): value for key, value in item.get(short, {}).items()} for short, long in _COUNTS.items()
+    }
+    bounds: dict[str, Any] = {
         long: {int(key): base64.b64decode(value) for key, value in item.get(short, {}).items()}
         for short, long in _BOUNDS.items()
     }

@@ -39,7 +39,7 @@ def write_group(
     """One manifest of files of one spec and content."""
     from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 
-    with _writer(paths, table, name, spec_id, deletes) as writer:
+    with open_writer(paths, table, name, spec_id, deletes) as writer:
         for item in group:
             entry = ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
@@ -53,7 +53,8 @@ def write_group(
     return made
 
 
-def _writer(paths: Paths, table: Table, name: str, spec_id: int, deletes: bool) -> Any:
+def open_writer(paths: Paths, table: Table, name: str, spec_id: int, deletes: bool) -> Any:
+    """A writer of one manifest; use it as a context, and never leave it empty."""
     from pyiceberg.manifest import write_manifest
 
     metadata = table.metadata

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
+from sinkruntime.sinks.iceberg.transforms import Term, parse_order
 from sinkruntime.spec.base import OptionsModel, Scalars, Text, UniqueItems, spark_text
 from sinkruntime.spec.quantities import Size
+from sinkruntime.tables.changes import CONDITIONS, Changes, Condition
 
 #: Catalog types that are proved by tests; the others are passed to pyiceberg as they are.
 PROVED = ("rest", "sql")
@@ -98,6 +101,15 @@ class Options(OptionsModel):
         "`upsert`: rows replace those of equal `key`; `changes`: so do they, or delete where `deleteWhen` holds.",
     )
     key: UniqueItems[Text] = Field(default=(), description="Columns that identify a row, for `upsert` and `changes`.")
+    order_by: UniqueItems[Text] = Field(
+        default=(),
+        description="`upsert`, `changes`: of several rows of one key in a checkpoint the greatest by these counts.",
+    )
+    delete_when: Text | None = Field(default=None, description=f"`changes`: which rows delete: {CONDITIONS}.")
+    omit: UniqueItems[Text] = Field(
+        default=(),
+        description="`upsert`, `changes`: columns that order or mark changes, and are not written to the table.",
+    )
     branch: Text = Field(default=MAIN, description="Branch that is written to; made from `main` if it is not there.")
     partition_by: UniqueItems[Text] = Field(
         default=(),
@@ -137,17 +149,51 @@ class Options(OptionsModel):
         """Whether rows replace others: deletes are written, and each checkpoint needs a snapshot of its own."""
         return self.write in (Write.UPSERT, Write.CHANGES)
 
+    @property
+    def changes(self) -> Changes:
+        """How rows change the table, where they have a key."""
+        condition = None if self.delete_when is None else Condition.parse(self.delete_when)
+        return Changes(self.key, self.order_by, condition)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not _TABLE.fullmatch(self.table):
             message = "`table`: `{table}` is not a name with a namespace; expected `namespace.table`"
             raise PydanticCustomError("table", message, {"table": self.table})
-        if self.keyed and not self.key:
-            raise PydanticCustomError("key", "`write: {write}` needs `key`", {"write": self.write.value})
-        if self.key and not self.keyed:
-            raise PydanticCustomError("key", "`key` belongs to `write: upsert` and `write: changes`")
+        self._check_changes()
         for name, given in (("partitionBy", self.partition_by), ("sortBy", self.sort_by)):
             if given and not self.create_table:
                 message = "`{name}` belongs to `createTable: true`; a table that is there keeps its own"
                 raise PydanticCustomError("create_only", message, {"name": name})
+        for name, items, read in (
+            ("partitionBy", self.partition_by, Term.parse),
+            ("sortBy", self.sort_by, parse_order),
+        ):
+            for item in items:
+                _readable(name, item, read)
         return self
+
+    def _check_changes(self) -> None:
+        if self.keyed and not self.key:
+            raise PydanticCustomError("key", "`write: {write}` needs `key`", {"write": self.write.value})
+        if (self.delete_when is not None) != (self.write is Write.CHANGES):
+            raise PydanticCustomError("delete_when", "`deleteWhen` and `write: changes` belong together")
+        if self.delete_when is not None:
+            _readable("deleteWhen", self.delete_when, Condition.parse)
+        for name, given in {"key": self.key, "orderBy": self.order_by, "omit": self.omit}.items():
+            if given and not self.keyed:
+                message = "`{name}` belongs to `write: upsert` and `write: changes`"
+                raise PydanticCustomError("keyed_only", message, {"name": name})
+        if self.keyed and self.distribution_mode is not DistributionMode.NONE:
+            message = "`distributionMode` cannot be set: `write: {write}` sends rows of equal `key` to one task"
+            raise PydanticCustomError("distribution", message, {"write": self.write.value})
+        for name in set(self.omit) & set(self.key):
+            raise PydanticCustomError("omit", "`omit`: `{name}` is in `key`", {"name": name})
+
+
+def _readable(option: str, text: str, read: Callable[[str], object]) -> None:
+    try:
+        read(text)
+    except ValueError as error:
+        context = {"option": option, "text": text, "error": str(error)}
+        raise PydanticCustomError("unreadable", "`{option}`: cannot read `{text}`: {error}", context) from error

@@ -6,11 +6,13 @@ Used by the writers of data and of deletes. It knows a location and a schema, an
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from sinkruntime.sinks.iceberg.files import Item, item_of
+from sinkruntime.sinks.iceberg.sorting import ordered
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -22,18 +24,26 @@ GROUP_BYTES_MAX = 64 * 1024**2
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The table's columns that a file has, and whether its rows get the table's sort order."""
+
+    schema: Schema
+    is_sorted: bool
+
+
 class ParquetFile:
     """Opened with the first group; it ends in `finish` or `discard`."""
 
-    def __init__(
-        self, io: Any, location: str, schema: pa.Schema, metadata: TableMetadata, ice: Schema | None = None
-    ) -> None:
+    def __init__(self, io: Any, location: str, schema: pa.Schema, metadata: TableMetadata, part: Part) -> None:
         self._output = io.new_output(location)
         self._io = io
         self._location = location
         self._schema = schema
         self._metadata = metadata
-        self._ice = ice or metadata.schema()
+        self._ice = part.schema
+        self._order = metadata.sort_order() if part.is_sorted else None
+        self._groups = 0
         self._batches: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self.buffered_bytes = 0
@@ -58,8 +68,11 @@ class ParquetFile:
             return
         table = pa.Table.from_batches(self._batches, self._schema)
         self._batches, self._buffered_rows, self.buffered_bytes = [], 0, 0
+        if self._order is not None and self._order.fields:
+            table = ordered(table, self._order, self._ice)
         if self._writer is None:
             self._begin()
+        self._groups += 1
         self._writer.write_table(table, row_group_size=GROUP_ROWS_MAX)
 
     def finish(self) -> Item:
@@ -79,7 +92,10 @@ class ParquetFile:
             stats_columns=compute_statistics_plan(self._ice, self._metadata.properties),
             parquet_column_mapping=parquet_path_to_id_mapping(self._ice),
         )
-        return item_of(self._location.rpartition("/")[2], size_bytes, statistics.to_serialized_dict())
+        item = item_of(self._location.rpartition("/")[2], size_bytes, statistics.to_serialized_dict())
+        if self._order is not None and self._order.fields and self._groups == 1:
+            item["order"] = self._order.order_id  # each group is sorted; the file, only if it has one
+        return item
 
     def discard(self) -> None:
         """Take it away, finished or not. Repeatable."""

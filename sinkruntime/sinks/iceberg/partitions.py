@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table.sorting import SortField
 
 MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
@@ -38,16 +39,16 @@ def split(
         yield values, batch if found.num_rows == 1 else batch.take(rows[index].values)
 
 
-def transformed(batch: pa.RecordBatch, field: PartitionField, schema: Schema) -> pa.Array[Any]:
-    """A partition field's values for each row: whole numbers for times and dates, else the transform's result."""
+def transformed(batch: pa.RecordBatch, field: PartitionField | SortField, schema: Schema) -> Any:
+    """A partition or sort field's values for each row: whole numbers for times and dates, else what it results in."""
+    name = str(field.transform).partition("[")[0]
+    if name == "void":
+        return pa.nulls(batch.num_rows, pa.int32())
     source = schema.find_column_name(field.source_id)
     kind = schema.find_type(field.source_id)
     if source is None:
-        raise ValueError(f"partition field {field.name} has no source column")
+        raise ValueError(f"{field} has no source column")
     column = _column(batch, source)
-    name = str(field.transform).partition("[")[0]
-    if name == "void":
-        return pa.nulls(len(column), pa.int32())
     if name == "identity":
         return _stored(column)
     if name in MICROSECONDS and pa.types.is_timestamp(column.type):
@@ -79,8 +80,9 @@ def _stored(column: Any) -> Any:
 
 def _floor_divide(column: Any, by: int) -> Any:
     """Rounded down, also before 1970; Arrow's own division rounds to zero."""
-    quotient = pc.divide(column, by)
-    inexact = pc.and_(pc.less(column, 0), pc.not_equal(pc.multiply(quotient, by), column))
+    unit: Any = pa.scalar(by, pa.int64())
+    quotient = pc.divide(column, unit)
+    inexact = pc.and_(pc.less(column, 0), pc.not_equal(pc.multiply(quotient, unit), column))
     return pc.subtract(quotient, pc.cast(inexact, pa.int64()))
 
 
@@ -90,5 +92,5 @@ def _each_distinct(column: Any, function: Any, result: Any) -> Any:
     encoded = column.dictionary_encode()
     values = [function(value) for value in encoded.dictionary.to_pylist()]
     kind: Any = schema_to_pyarrow(result)
-    small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    small: Any = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
     return pa.array(values, small.get(kind, kind)).take(encoded.indices)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sinkruntime.api import Committable, SinkWriter, WriterContext
+from sinkruntime.errors import TargetError
 from sinkruntime.sinks.iceberg import catalog, columns, files, naming, partitions
 from sinkruntime.sinks.iceberg.options import Options
-from sinkruntime.sinks.iceberg.parquet import ParquetFile
+from sinkruntime.sinks.iceberg.parquet import ParquetFile, Part
 from sinkruntime.tables import schemas
 
 if TYPE_CHECKING:
@@ -28,15 +29,18 @@ DEFAULT_FILE_BYTES = 512 * 1024**2
 class TableWriter:
     """Stages files of one table for one task."""
 
-    def __init__(self, options: Options, table: Table, context: WriterContext) -> None:
+    def __init__(self, options: Options, table: Table, context: WriterContext, rows: pa.Schema) -> None:
         self._options = options
         self._context = context
         self._metadata = table.metadata
         self._io = table.io
         self._ice = table.metadata.schema()
         self._spec = table.metadata.spec()
-        self._schema = columns.arrow_schema(self._ice)
-        schemas.check(context.schema, self._schema)
+        self.schema = columns.arrow_schema(self._ice)
+        schemas.check(rows, self.schema)
+        check_partitions(options, table)
+        self._key_ids = [self._ice.find_field(name).field_id for name in options.key]
+        self._keys = pa.schema([self.schema.field(name) for name in options.key])
         at = context.lineage
         data = table.location_provider().data_path
         self.folder = naming.stage_folder(data, context.identity, at.checkpoint, at.epoch)
@@ -47,12 +51,20 @@ class TableWriter:
         self._file_bytes = options.target_file_size.bytes if options.target_file_size else int(wanted)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        mine = schemas.conform(batch, self._schema)
-        for values, part in partitions.split(mine, self._spec, self._ice):
-            file = self._file(values)
+        """Rows of the table."""
+        self._put(files.DATA, schemas.conform(batch, self.schema))
+
+    def delete(self, batch: pa.RecordBatch) -> None:
+        """Rows of equal key are deleted, of all snapshots before this one."""
+        keys = schemas.conform(batch.select(self._keys.names), self._keys)
+        self._put(files.EQUALITY_DELETES, keys)
+
+    def _put(self, content: int, batch: pa.RecordBatch) -> None:
+        for values, part in partitions.split(batch, self._spec, self._ice):
+            file = self._file((content, *values), batch.schema)
             file.write(part)
             if file.size_bytes >= self._file_bytes:
-                self._finish(values)
+                self._finish((content, *values))
         self._bound_buffers()
 
     def flush(self) -> None:
@@ -83,21 +95,26 @@ class TableWriter:
         self._open.clear()
         self._made, self._items = [], []
 
-    def _file(self, values: tuple[Any, ...]) -> ParquetFile:
-        file = self._open.get(values)
+    def _file(self, key: tuple[Any, ...], schema: pa.Schema) -> ParquetFile:
+        file = self._open.get(key)
         if file is None:
             if len(self._open) >= self._options.max_open_files:
                 self._finish(next(iter(self._open)))
             name = f"{self._context.stem}-{len(self._made):05d}.parquet"
-            file = ParquetFile(self._io, f"{self.folder}/{name}", self._schema, self._metadata)
-            self._open[values] = file
+            is_data = key[0] == files.DATA
+            part = Part(self._ice if is_data else self._ice.select(*schema.names), is_data)
+            file = ParquetFile(self._io, f"{self.folder}/{name}", schema, self._metadata, part)
+            self._open[key] = file
             self._made.append(file)
-        self._open.move_to_end(values)
+        self._open.move_to_end(key)
         return file
 
-    def _finish(self, values: tuple[Any, ...]) -> None:
-        item = self._open[values].finish()
-        del self._open[values]
+    def _finish(self, key: tuple[Any, ...]) -> None:
+        item = self._open[key].finish()
+        del self._open[key]
+        content, *values = key
+        if content != files.DATA:
+            item["content"], item["equality"] = content, self._key_ids
         if values:
             item["partition"] = files.partition_values(values, self._spec.spec_id, self._metadata)
         self._items.append(item)
@@ -110,6 +127,19 @@ class TableWriter:
             max(self._open.values(), key=lambda file: file.buffered_bytes).encode()
 
 
+def check_partitions(options: Options, table: Table) -> None:
+    """Deletes reach one partition only, so rows of one key must not be able to lie in two."""
+    if not options.keyed:
+        return
+    metadata = table.metadata
+    for field in metadata.spec().fields:
+        source = metadata.schema().find_column_name(field.source_id)
+        if source not in options.key and str(field.transform) != "void":
+            message = f"the table is partitioned by `{source}`, which is not in `key`"
+            advice = "add it to `key`, or partition the table by columns of the key"
+            raise TargetError("PartitionOutsideKey", message, path="options.key", advice=advice)
+
+
 class IcebergWriter(SinkWriter):
     """Appends to one table."""
 
@@ -119,22 +149,16 @@ class IcebergWriter(SinkWriter):
         self._table: TableWriter | None = None
 
     def open(self) -> None:
-        table = catalog.recent_table(self._options, self._options.table)
-        known = set(table.metadata.schema().column_names)
-        if not known.issuperset(self._context.schema.names):  # it may have got columns since
-            table = catalog.recent_table(self._options, self._options.table, fresh=True)
-        self._table = TableWriter(self._options, table, self._context)
+        self._table = open_table(self._options, self._context, self._context.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        assert self._table is not None, "opened first"
-        self._table.write(batch)
+        self._writer.write(batch)
 
     def flush(self, end_of_input: bool) -> None:
-        if self._table is not None:
-            self._table.flush()
+        self._writer.flush()
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
-        return None if self._table is None else self._table.committable()
+        return self._writer.committable()
 
     def abort_prepare(self) -> None:
         if self._table is not None:
@@ -143,3 +167,16 @@ class IcebergWriter(SinkWriter):
     def close(self) -> None:
         if self._table is not None:
             self._table.close()
+
+    @property
+    def _writer(self) -> TableWriter:
+        assert self._table is not None, "opened first"
+        return self._table
+
+
+def open_table(options: Options, context: WriterContext, rows: pa.Schema) -> TableWriter:
+    """A writer of the table for such rows; a table that does not fit any more is looked at anew."""
+    try:
+        return TableWriter(options, catalog.recent_table(options, options.table), context, rows)
+    except TargetError:
+        return TableWriter(options, catalog.recent_table(options, options.table, fresh=True), context, rows)
