@@ -226,7 +226,7 @@ class SinkContract:
         late = harness.next_order()
         fenced = harness.ask(sink, "fence", staged)
         if not self.fences:
-            assert {request.answer for request in fenced.writers} == {Answer.UNKNOWN}
+            assert Answer.UNKNOWN in fenced.answers(Answer.FENCED)
             assert fenced.reasons() == {"CannotFence"}
             return
         assert fenced.answers(Answer.FENCED) == {Answer.FENCED}
