@@ -164,7 +164,7 @@ class S3Storage(Storage):
         return self.replace(path, data, None)
 
     def names(self, directory: str) -> Sequence[str]:
-        prefix = f"{self.key(directory)}/"
+        prefix = self.key(f"{directory}/" if directory else "")
         pages = self.client.get_paginator("list_objects_v2")
         with talking(f"listing {directory}"):
             found = pages.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/")
