@@ -13,7 +13,7 @@ Anything may be killed at any instant: no method may rely on `close` or `abort` 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, Protocol
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 from pydantic import BaseModel
 
-from sinkruntime.errors import TargetError
+from sinkruntime.dead_letters import Reject, reject_nothing
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.serializers import JsonSerializer, Serializer
 
@@ -89,17 +89,6 @@ class Clock(Protocol):
 
     def wall(self) -> float: ...
     def monotonic(self) -> float: ...
-
-
-#: What a writer calls with rows that its target turns down for good: rows of its schema, a reason, a sentence. They
-#: go to the sink of `deadLetter`, in the same decision. Raises `TargetError` without one, and beyond its `maxRows`.
-Reject = Callable[[pa.RecordBatch, str, str], None]
-
-
-def reject_nothing(rows: pa.RecordBatch, reason: str, message: str) -> None:
-    """The `Reject` of a sink without `deadLetter`."""
-    said = f"the target turns down {rows.num_rows} row(s): {message}"
-    raise TargetError(reason, said, advice="mend the rows in a transform, or send such rows to a `deadLetter` sink")
 
 
 @dataclass(frozen=True, slots=True)

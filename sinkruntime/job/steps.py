@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sinkruntime.api import Clock, Guarantee, Sink
+from sinkruntime.dead_letters import DeadLetters
 from sinkruntime.driver.driver import Driver, Stage
 from sinkruntime.errors import ConfigurationError, TargetError, sink_path
 from sinkruntime.job.backstage import Backstage
 from sinkruntime.protocol.events import TargetView
 from sinkruntime.protocol.ledger import Position
 from sinkruntime.spark.columns import JobSink
-from sinkruntime.spark.dead_letters import DeadLetters
 from sinkruntime.spark.query import Query, QueryJob
 from sinkruntime.spec.bind import BoundJob
 

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType
 
 from sinkruntime.api import Sink
+from sinkruntime.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters
 from sinkruntime.errors import ConfigurationError
-from sinkruntime.spark.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters
 from sinkruntime.spark.failure import SPARK_ERRORS, first_line
 from sinkruntime.spark.task import Feed
 

@@ -19,10 +19,10 @@ from pyspark.storagelevel import StorageLevel
 
 from sinkruntime.api import Clock, Distribution, Lineage, StageContext
 from sinkruntime.crashpoints import reached
+from sinkruntime.dead_letters import check_bound, refused_rows
 from sinkruntime.driver.staging import Assignment, Staging, TaskResult, Written
 from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError, sink_path
 from sinkruntime.spark.columns import JobSink, Layout, column, lay_out
-from sinkruntime.spark.dead_letters import check_bound, refused_rows
 from sinkruntime.spark.failure import translate
 from sinkruntime.spark.task import RESULT_DDL, SUBTASKS_PROPERTY, WriterTask
 

@@ -18,10 +18,10 @@ from zipimport import zipimporter
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sinkruntime.api import Clock, Lineage, Reject, Sink, SinkWriter, WriterContext, reject_nothing
+from sinkruntime.api import Clock, Lineage, Sink, SinkWriter, WriterContext
 from sinkruntime.crashpoints import reached
+from sinkruntime.dead_letters import DeadLetters, Refusals, Reject, refused_rows, reject_nothing
 from sinkruntime.driver.staging import Written
-from sinkruntime.spark.dead_letters import DeadLetters, Refusals, refused_rows
 from sinkruntime.spark.failure import TaskFailure
 from sinkruntime.spark.tolerant import TolerantWriter
 

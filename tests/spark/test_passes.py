@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sinkruntime.api import Distribution
+from sinkruntime.dead_letters import DeadLetters
 from sinkruntime.driver.staging import Assignment, Staging, Written, check_lineage
 from sinkruntime.environment import SystemClock
 from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError
 from sinkruntime.spark.columns import JobSink
-from sinkruntime.spark.dead_letters import DeadLetters
 from sinkruntime.spark.passes import StagingPass
 from tests.spark.lines import lines_sink
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sinkruntime.api import Counter
 from sinkruntime.errors import TargetError
 from sinkruntime.json_rows import json_rows
+
+if TYPE_CHECKING:
+    from sinkruntime.api import Counter
+
+#: What a writer calls with rows that its target turns down for good: rows of its schema, a reason, a sentence. They
+#: go to the sink of `deadLetter`, in the same decision. Raises `TargetError` without one, and beyond its `maxRows`.
+Reject = Callable[[pa.RecordBatch, str, str], None]
 
 #: The counter of a sink's refused rows.
 REFUSED_ROWS = "refused_rows"
@@ -28,6 +34,12 @@ _FIELDS: list[pa.Field[Any]] = [
 ]
 #: What a dead-letter sink's writers are given, whatever the job's columns are.
 DEAD_LETTER_SCHEMA = pa.schema(_FIELDS)
+
+
+def reject_nothing(rows: pa.RecordBatch, reason: str, message: str) -> None:
+    """The `Reject` of a sink without `deadLetter`."""
+    said = f"the target turns down {rows.num_rows} row(s): {message}"
+    raise TargetError(reason, said, advice="mend the rows in a transform, or send such rows to a `deadLetter` sink")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from sinkruntime.api import Sink, SinkIdentity, SinkWriter, WriterContext
+from sinkruntime.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters, check_bound
 from sinkruntime.environment import SystemClock
 from sinkruntime.errors import TargetError
-from sinkruntime.spark.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters, check_bound
 from sinkruntime.spark.failure import TaskFailure, translate
 from sinkruntime.spark.task import Feed, WriterTask
 from tests.unit.spark.test_task import LINEAGE, SCHEMA, Journal, JournalSink, batch
