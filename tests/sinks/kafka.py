@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from sinkruntime.api import Sink
 from sinkruntime.sinks.kafka import KafkaSink
-from sinkruntime.sinks.kafka.broker import Transactions
+from sinkruntime.sinks.kafka.broker import Cluster
 from sinkruntime.sinks.kafka.options import Options
 from sinkruntime.sinks.kafka.wire import Transaction
 from tests.sinks import harness
@@ -45,14 +46,13 @@ class Place:
     def sink(self, ledger_id: str = LEDGER, sink: str = "lake", **more: Any) -> Sink:
         return KafkaSink(self.options(**more), harness.identity(ledger_id, sink))
 
-    def transactions(self) -> Transactions:
-        """A client to look with; the cluster has one broker."""
-        host, _, port = self.direct.rpartition(":")
-        return Transactions({}, lambda: [(host, int(port))])
+    def cluster(self) -> Cluster:
+        """A client to look with."""
+        return Cluster({"bootstrap.servers": self.direct})
 
     def ongoing(self) -> list[Transaction]:
         """Of writers: the evidence's own is none that anybody stages."""
-        with closing(self.transactions()) as client:
+        with closing(self.cluster()) as client:
             return [one for one in client.ongoing(lambda name: not name.endswith(".evidence")) if self.mine(one.id)]
 
     def mine(self, name: str) -> bool:

@@ -52,7 +52,7 @@ class TestKafka(SinkContract):
         return {f"{one.id} {one.producer_id} {one.producer_epoch}" for one in place.ongoing()}
 
     def lose_staged(self, place: Any) -> None:
-        with closing(place.transactions()) as client:
+        with closing(place.cluster()) as client:
             for one in place.ongoing():
                 client.end(one.id, one.producer_id, one.producer_epoch, commit=False)
 

@@ -7,7 +7,7 @@ process, `evidence` says where the sink stands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,15 +23,14 @@ from sinkruntime.api import (
 )
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.kafka import target
-from sinkruntime.sinks.kafka.clients import admin_of
+from sinkruntime.sinks.kafka.broker import Cluster
+from sinkruntime.sinks.kafka.clients import admin_of, connection_settings
 from sinkruntime.sinks.kafka.committer import KafkaAggregatedCommitter, KafkaCommitter
 from sinkruntime.sinks.kafka.encode import Encoder
-from sinkruntime.sinks.kafka.evidence import EvidenceGroup
+from sinkruntime.sinks.kafka.evidence import EvidenceGroup, Marker
 from sinkruntime.sinks.kafka.options import Options
+from sinkruntime.sinks.kafka.wire import WireError
 from sinkruntime.sinks.kafka.writer import KafkaWriter
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
 
 
 class KafkaSink(Sink):
@@ -67,28 +66,30 @@ class KafkaSink(Sink):
         return {"transactionMaxTimeoutSeconds": limit_seconds}
 
     def evidence(self) -> Evidence | None:
-        admin = admin_of(self.options)
-        identity = target.identity_of(admin, self.options)
         if not self.options.transactions:
             return None
-        group, marker = self._marker(admin)
+        identity = target.identity_of(admin_of(self.options), self.options)
+        group, marker = self._marker()
         return Evidence(marker.checkpoint, identity, f"group {group}")
 
     def prove(self, checkpoint: int, epoch: int) -> str | None:
         if not self.options.transactions:
             return None
-        group, marker = self._marker(admin_of(self.options))
+        group, marker = self._marker()
         if marker.checkpoint < checkpoint:
             return None
         made_of = f": {marker.detail}" if marker.checkpoint == checkpoint and marker.detail else ""
         return f"the offset of group {group} stands at checkpoint {marker.checkpoint}{made_of}"
 
-    def _marker(self, admin: AdminClient) -> tuple[str, Any]:
-        group = EvidenceGroup(self.options, self.identity, admin)
+    def _marker(self) -> tuple[str, Marker]:
+        cluster = Cluster(connection_settings(self.options))
+        group = EvidenceGroup(self.options, self.identity, cluster)
         try:
             return group.group, group.read()
-        except ConnectionError as error:
+        except (OSError, WireError) as error:
             raise TargetError("BrokerUnreachable", str(error), path="options.bootstrapServers") from error
+        finally:
+            cluster.close()
 
     def prepare_target(self, schema: pa.Schema) -> None:
         """Check the columns against the formats, the timeout against the brokers; make the topic where it is asked."""

@@ -1,8 +1,8 @@
-"""The transactions of a cluster, as their coordinators have them: described, listed, ended.
+"""The transactions and offsets of a cluster, as their coordinators have them: described, listed, ended.
 
-Used by the committers. Each request goes to the coordinator of its transactional id, which is looked up and remembered
-until it says that it is none any more. Methods may run in any thread. It ends only what it is told to end, by producer
-id and epoch; a transaction that another producer has begun under the same id is turned down by the broker.
+Used by the committers and the evidence. Each request goes to the coordinator of its id, which is looked up and
+remembered until it says that it is none any more. Methods may run in any thread. It ends only what it is told to end,
+by producer id and epoch; a transaction that another producer has begun under the same id is turned down by the broker.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from sinkruntime.sinks.kafka.connection import AnswerLost, Connection
 from sinkruntime.sinks.kafka.wire import Transaction
 
 Address = tuple[str, int]
+Key = tuple[int, str]  # what is coordinated: its kind and its name
 
 #: A coordinator that moves or loads is asked again, this often and with this pause.
 TRIES_MAX = 40
 PAUSE_SECONDS = 0.05
 IDLE_CONNECTIONS_MAX = 8  # per broker
 IDS_PER_REQUEST = 500
+DEFAULT_PORT = 9092
 COORDINATORS_REMEMBERED_MAX = 10_000
 
 
@@ -36,14 +38,14 @@ class Ended(Enum):
     BUSY = "busy"  # the former end of it is still being written
 
 
-class Transactions:
-    """A client of the transaction coordinators. `brokers` lists the addresses of all brokers now."""
+class Cluster:
+    """A client of the coordinators. `settings` are librdkafka's, with `bootstrap.servers`. Connects when asked."""
 
-    def __init__(self, settings: Mapping[str, str], brokers: Callable[[], Sequence[Address]]) -> None:
+    def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
-        self._brokers = brokers
+        self._bootstrap = [_address(text) for text in settings["bootstrap.servers"].split(",")]
         self._idle: dict[Address, list[Connection]] = {}
-        self._coordinators: dict[str, Address] = {}
+        self._coordinators: dict[Key, Address] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -69,11 +71,28 @@ class Transactions:
             names |= {one.id for one in listed if belongs(one.id)}
         return [one for one in self.describe(sorted(names)).values() if one.state == "Ongoing"]
 
+    def offsets(self, group: str) -> list[wire.Offset]:
+        """What a group has committed, each with its error. Raises `ConnectionError`, `TargetError`."""
+        key = (wire.GROUP, group)
+        for _ in range(TRIES_MAX):
+            address = self._find(wire.GROUP, [group])[group]
+            error, found = wire.read_offsets(self._ask(address, wire.fetch_offsets(group)))
+            if error == wire.GROUP_NOT_AUTHORIZED:
+                raise _not_authorized(key)
+            if error == wire.NO_ERROR:
+                return found
+            if error not in wire.PASSING:
+                raise ConnectionError(f"the offsets of group {group} are not told: error {error}")
+            self._forget([key])
+            time.sleep(PAUSE_SECONDS)
+        raise ConnectionError(f"the coordinator of group {group} is loading")
+
     def end(self, id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> Ended:
         """Commit or abort. Raises `AnswerLost`, `ConnectionError` (it did not happen), `TargetError`."""
+        key = (wire.TRANSACTION, id)
         request = wire.end_transaction(id, producer_id, producer_epoch, commit)
         for _ in range(TRIES_MAX):
-            address = self._find([id])[id]
+            address = self._find(wire.TRANSACTION, [id])[id]
             answer = self._ask(address, request, changes=True)
             try:
                 error = wire.read_ended(answer)
@@ -82,46 +101,53 @@ class Transactions:
             if error == wire.NO_ERROR:
                 return Ended.DONE
             if error == wire.NOT_AUTHORIZED:
-                raise _not_authorized(id)
+                raise _not_authorized(key)
             if error not in wire.PASSING and error != wire.CONCURRENT_TRANSACTIONS:
                 return Ended.REFUSED
             if error in wire.PASSING:
-                self._forget([id])
+                self._forget([key])
             time.sleep(PAUSE_SECONDS)
         return Ended.BUSY
 
     # --- who coordinates
 
-    def _find(self, ids: Sequence[str]) -> dict[str, Address]:
+    def _find(self, kind: int, names: Sequence[str]) -> dict[str, Address]:
         """The coordinators of all. Raises `ConnectionError` where one has none."""
         for _ in range(TRIES_MAX):
             with self._lock:
-                known = {id: self._coordinators[id] for id in ids if id in self._coordinators}
-            unknown = [id for id in ids if id not in known]
+                known = {name: self._coordinators[kind, name] for name in names if (kind, name) in self._coordinators}
+            unknown = [name for name in names if name not in known]
             if not unknown:
                 return known
-            answer = wire.read_coordinators(self._ask(self._any_broker(), wire.find_coordinators(unknown)))
+            answer = wire.read_coordinators(self._ask_any(wire.find_coordinators(unknown, kind)))
             for one in answer:
-                if one.error == wire.NOT_AUTHORIZED:
-                    raise _not_authorized(one.key)
+                if one.error in (wire.NOT_AUTHORIZED, wire.GROUP_NOT_AUTHORIZED):
+                    raise _not_authorized((kind, one.key))
             with self._lock:
-                self._coordinators |= {one.key: (one.host, one.port) for one in answer if not one.error}
+                self._coordinators |= {(kind, one.key): (one.host, one.port) for one in answer if not one.error}
                 while len(self._coordinators) > COORDINATORS_REMEMBERED_MAX:
                     self._coordinators.pop(next(iter(self._coordinators)))
             if any(one.error for one in answer):
                 time.sleep(PAUSE_SECONDS)
-        raise ConnectionError("the transaction coordinator is not available")
+        raise ConnectionError("the coordinator is not available")
 
-    def _any_broker(self) -> Address:
-        addresses = self._brokers()
-        if not addresses:
-            raise ConnectionError("the cluster names no brokers")
-        return addresses[0]
-
-    def _forget(self, ids: Sequence[str]) -> None:
+    def _forget(self, keys: Sequence[Key]) -> None:
         with self._lock:
-            for id in ids:
-                self._coordinators.pop(id, None)
+            for key in keys:
+                self._coordinators.pop(key, None)
+
+    def _brokers(self) -> Sequence[Address]:
+        error, found = wire.read_cluster(self._ask_any(wire.describe_cluster()))
+        if error or not found:
+            raise ConnectionError(f"the cluster names no brokers: error {error}")
+        return found
+
+    def _ask_any(self, request: wire.Request) -> bytes:
+        """Any broker that answers, of those that the manifest names."""
+        for address in self._bootstrap[:-1]:
+            with suppress(ConnectionError):
+                return self._ask(address, request)
+        return self._ask(self._bootstrap[-1], request)
 
     # --- requests
 
@@ -134,24 +160,24 @@ class Transactions:
             missing = [id for id in missing if id not in found or found[id].error in wire.PASSING]
             if not missing:
                 return found
-            self._forget(missing)
+            self._forget([(wire.TRANSACTION, id) for id in missing])
             time.sleep(PAUSE_SECONDS)
         raise ConnectionError("the transaction coordinator is loading")
 
     def _describe(self, ids: Sequence[str]) -> dict[str, Transaction]:
         by_address: dict[Address, list[str]] = {}
-        for id, address in self._find(ids).items():
+        for id, address in self._find(wire.TRANSACTION, ids).items():
             by_address.setdefault(address, []).append(id)
         found: dict[str, Transaction] = {}
         for address, some in by_address.items():
             try:
                 answer = self._ask(address, wire.describe_transactions(some))
             except ConnectionError:
-                self._forget(some)  # it may have moved
+                self._forget([(wire.TRANSACTION, id) for id in some])  # it may have moved
                 raise
             for one in wire.read_transactions(answer):
                 if one.error == wire.NOT_AUTHORIZED:
-                    raise _not_authorized(one.id)
+                    raise _not_authorized((wire.TRANSACTION, one.id))
                 found[one.id] = one
         return found
 
@@ -179,7 +205,7 @@ class Transactions:
         """Forget what was known of a broker that does not answer."""
         with self._lock:
             idle = self._idle.pop(address, [])
-            self._coordinators = {id: at for id, at in self._coordinators.items() if at != address}
+            self._coordinators = {key: at for key, at in self._coordinators.items() if at != address}
         for connection in idle:
             connection.close()
 
@@ -213,7 +239,18 @@ def _groups(ids: list[str]) -> Iterator[list[str]]:
         yield ids[start : start + IDS_PER_REQUEST]
 
 
-def _not_authorized(id: str) -> TargetError:
-    message = f"the user may not describe or write the transactional id {id}"
-    advice = "grant Describe and Write on transactional ids with the prefix `transactionalIdPrefix`"
+def _address(text: str) -> Address:
+    """`host:port`, `[::1]:9092`, or a host with Kafka's own port; a protocol before it means nothing."""
+    host, colon, port = text.strip().rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return text.strip().strip("[]"), DEFAULT_PORT
+    return host.strip("[]"), int(port)
+
+
+def _not_authorized(key: Key) -> TargetError:
+    kind, name = key
+    of = "transactional id" if kind == wire.TRANSACTION else "group"
+    rights = "Describe and Write" if kind == wire.TRANSACTION else "Read"
+    message = f"the user may not use the {of} {name}"
+    advice = f"grant {rights} on {of}s with the prefix `transactionalIdPrefix`"
     return TargetError("PermissionDenied", message, path="options.transactionalIdPrefix", advice=advice)

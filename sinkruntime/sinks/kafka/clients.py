@@ -7,7 +7,7 @@ error of ours repeats a setting's value.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +94,6 @@ def admin_of(options: Options) -> AdminClient:
 
     with translated("opening the client"):
         return AdminClient(admin_settings(options))
-
-
-def brokers(admin: AdminClient) -> Sequence[tuple[str, int]]:
-    """The addresses of all brokers, as they are now. Raises `ConnectionError`, `TargetError`."""
-    with translated("listing the brokers"):
-        found = admin.list_topics(timeout=REQUEST_TIMEOUT_SECONDS).brokers.values()
-    return [(broker.host, broker.port) for broker in found]
 
 
 @contextmanager

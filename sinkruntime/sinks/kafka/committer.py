@@ -25,7 +25,7 @@ from sinkruntime.api import (
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.kafka import clients
-from sinkruntime.sinks.kafka.broker import Ended, Transactions
+from sinkruntime.sinks.kafka.broker import Cluster, Ended
 from sinkruntime.sinks.kafka.connection import AnswerLost
 from sinkruntime.sinks.kafka.evidence import EvidenceGroup, EvidenceMover, Fenced, Marker
 from sinkruntime.sinks.kafka.names import SLOTS, Origin, base_name, origin_of
@@ -53,7 +53,7 @@ class Standing(Enum):
 
 
 class _Committer(CommitterBase):
-    """What both tiers share: the clients, and the evidence."""
+    """What both tiers share: the cluster, and the evidence."""
 
     def __init__(self, options: Options, identity: SinkIdentity) -> None:
         self._options = options
@@ -61,32 +61,30 @@ class _Committer(CommitterBase):
         self._base = base_name(options.transactional_id_prefix, identity)
 
     def open(self) -> None:
-        admin = clients.admin_of(self._options)
-        settings = clients.connection_settings(self._options)
-        self.group = EvidenceGroup(self._options, self._identity, admin)
-        self.transactions = Transactions(settings, lambda: clients.brokers(admin))
+        self.cluster = Cluster(clients.connection_settings(self._options))
+        self.group = EvidenceGroup(self._options, self._identity, self.cluster)
 
     def close(self) -> None:
-        transactions: Transactions | None = getattr(self, "transactions", None)
-        if transactions is not None:
-            transactions.close()
+        cluster: Cluster | None = getattr(self, "cluster", None)
+        if cluster is not None:
+            cluster.close()
 
     def _standings(self, committables: Iterable[Committable]) -> dict[str, Standing]:
         wanted = {one["id"]: one for one in committables}
-        found = self.transactions.describe(list(wanted))
+        found = self.cluster.describe(list(wanted))
         return {id: standing_of(one, found.get(id)) for id, one in wanted.items()}
 
     def _abort(self, transactions: Iterable[tuple[str, int, int]]) -> None:
         """Exactly these; one that is not open any more is left as it is."""
         for id, producer, epoch in transactions:
-            self.transactions.end(id, producer, epoch, commit=False)
+            self.cluster.end(id, producer, epoch, commit=False)
 
     def _abort_where(self, condition: Callable[[Origin], bool]) -> None:
         def belongs(name: str) -> bool:
             origin = origin_of(self._base, name)
             return origin is not None and condition(origin)
 
-        found = self.transactions.ongoing(belongs)
+        found = self.cluster.ongoing(belongs)
         self._abort((one.id, one.producer_id, one.producer_epoch) for one in found)
 
 
@@ -113,7 +111,7 @@ class KafkaCommitter(_Committer, SinkCommitter):
 
     def _end(self, request: CommitRequest) -> None:
         one = request.committable
-        ended = self.transactions.end(one["id"], one["producer"], one["epoch"], commit=True)
+        ended = self.cluster.end(one["id"], one["producer"], one["epoch"], commit=True)
         if ended is Ended.DONE:
             request.reply(Answer.COMMITTED)
             return
@@ -131,7 +129,7 @@ class KafkaCommitter(_Committer, SinkCommitter):
         until = time.monotonic() + VISIBLE_WAIT_SECONDS
         while done and time.monotonic() < until:
             try:
-                found = self.transactions.describe(sorted(done))
+                found = self.cluster.describe(sorted(done))
             except (ConnectionError, TargetError):
                 return
             done = {id for id, one in found.items() if one.state == "PrepareCommit"}
@@ -223,7 +221,7 @@ class KafkaAggregatedCommitter(_Committer, SinkAggregatedCommitter):
         lineage, one = request.lineage, request.committable
         slot = Origin(lineage.epoch, lineage.checkpoint % SLOTS)
         # Looked for before the evidence is read: while it stands below this checkpoint, no later one has the slot.
-        open_ones = self.transactions.ongoing(lambda name: origin_of(self._base, name) == slot)
+        open_ones = self.cluster.ongoing(lambda name: origin_of(self._base, name) == slot)
         marker = self._mover.claim()
         if answer_by_evidence(request, marker):
             return

@@ -55,7 +55,7 @@ class Connection:
                 raise AnswerLost(f"{self._where} answers with {length} bytes")
             answer = self._read(length)
         except (OSError, EOFError) as error:
-            raise AnswerLost(f"{self._where}: {error or type(error).__name__}") from error
+            raise AnswerLost(f"{self._where}: {str(error) or type(error).__name__}") from error
         if int.from_bytes(answer[:4], "big", signed=True) != self._correlation:
             raise AnswerLost(f"{self._where} answers another request")
         # The flexible header has tags, of which brokers send none.

@@ -140,8 +140,7 @@ def _topics(column: pa.Array[Any], name: str) -> list[str]:
     if column.null_count:
         message = f"column `{name}` is null in a row, which so has no topic"
         raise TargetError("TopicMissing", message, path="options.topicField", advice="give it a value, or drop the row")
-    names: list[str] = column.to_pylist()
-    return names
+    return [str(topic) for topic in column.to_pylist()]
 
 
 def _check_present(names: Sequence[str], schema: pa.Schema, path: str) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sinkruntime.api import SinkIdentity
+from sinkruntime.sinks.kafka import wire
+from sinkruntime.sinks.kafka.broker import Cluster
 from sinkruntime.sinks.kafka.clients import (
     REQUEST_TIMEOUT_SECONDS,
     admin_settings,
@@ -29,7 +31,6 @@ from sinkruntime.sinks.kafka.options import Options
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient
 
 #: The evidence's own transaction is open for milliseconds; one whose committer died is aborted after this.
 TRANSACTION_TIMEOUT_SECONDS = 10
@@ -57,28 +58,20 @@ class Fenced(Exception):
 class EvidenceGroup:
     """Reads the evidence."""
 
-    def __init__(self, options: Options, identity: SinkIdentity, admin: AdminClient) -> None:
+    def __init__(self, options: Options, identity: SinkIdentity, cluster: Cluster) -> None:
         self.group = base_name(options.transactional_id_prefix, identity)
-        self._admin = admin
+        self._cluster = cluster
 
     def read(self) -> Marker:
         """What is committed. Waits while an end is being written. Raises `ConnectionError`, `TargetError`."""
-        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
-
         until = time.monotonic() + UNSTABLE_WAIT_SECONDS
         while True:
-            with translated(f"reading the offsets of group {self.group}"):
-                asked = self._admin.list_consumer_group_offsets(
-                    [ConsumerGroupTopicPartitions(self.group)],
-                    require_stable=True,
-                    request_timeout=REQUEST_TIMEOUT_SECONDS,
-                )
-                found = asked[self.group].result().topic_partitions or []
-            errors = [one.error for one in found if one.error is not None]
+            found = self._cluster.offsets(self.group)
+            errors = {one.error for one in found if one.error}
             if not errors:
                 return _latest([one for one in found if one.partition == 0 and one.offset >= 0])
-            if any(error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT for error in errors):
-                raise ConnectionError(f"reading the offsets of group {self.group}: {errors[0].str()}")
+            if errors != {wire.UNSTABLE_OFFSET}:
+                raise ConnectionError(f"the offsets of group {self.group} are not told: errors {sorted(errors)}")
             if time.monotonic() > until:
                 raise ConnectionError(f"the offsets of group {self.group} stay unstable")
             time.sleep(PAUSE_SECONDS)
@@ -161,8 +154,8 @@ def _moving(ending: bool = False) -> Iterator[None]:
         raise
 
 
-def _latest(offsets: Sequence[Any]) -> Marker:
+def _latest(offsets: Sequence[wire.Offset]) -> Marker:
     if not offsets:
         return Marker()
-    last = max(offsets, key=lambda one: int(one.offset))
-    return Marker(int(last.offset), last.metadata or "")
+    last = max(offsets, key=lambda one: one.offset)
+    return Marker(last.offset, last.metadata)

@@ -36,7 +36,7 @@ def json_objects(columns: Sequence[pa.Array[Any]], names: Sequence[str]) -> pa.A
 def _values(column: pa.Array[Any]) -> pa.Array[Any]:
     """A JSON value per row; no nulls."""
     text = _text(column)
-    filled: pa.Array[Any] = pc.fill_null(text, "null") if text.null_count else text
+    filled: pa.Array[Any] = pc.fill_null(text, pa.scalar("null")) if text.null_count else text
     return filled
 
 

@@ -23,7 +23,8 @@ LIMIT = "transaction.max.timeout.ms"
 def check_timeout(admin: AdminClient, options: Options) -> float | None:
     """The brokers' longest transaction, in seconds; None where the user may not ask (the first writer then finds
     out). Raises `TargetError` where `transactionTimeout` is longer."""
-    from confluent_kafka.admin import ConfigResource, ResourceType
+    from confluent_kafka.admin._config import ConfigResource
+    from confluent_kafka.admin._resource import ResourceType
 
     with _reaching(options):
         (broker, *_) = admin.list_topics(timeout=REQUEST_TIMEOUT_SECONDS).brokers
@@ -59,18 +60,19 @@ def prepare_topic(admin: AdminClient, options: Options) -> None:
 
 def _create(admin: AdminClient, options: Options) -> None:
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import NewTopic
+    from confluent_kafka.cimpl import NewTopic
 
-    wanted = options.create_topic
+    wanted, topic = options.create_topic, options.topic
     assert wanted is not None, "asked only with `createTopic`"
-    new = NewTopic(options.topic, wanted.partitions, wanted.replication_factor, config=dict(wanted.config))
+    assert topic is not None, "which needs `topic`"
+    new = NewTopic(topic, wanted.partitions, wanted.replication_factor, config=dict(wanted.config))
     with _reaching(options):
-        made = admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_SECONDS)[options.topic]
+        made = admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_SECONDS)[topic]
         try:
             made.result(REQUEST_TIMEOUT_SECONDS)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                message = f"topic `{options.topic}` was not made: {error.args[0].str()}"
+                message = f"topic `{topic}` was not made: {error.args[0].str()}"
                 raise TargetError("TopicNotMade", message, path="options.createTopic") from error
 
 

@@ -22,13 +22,17 @@ NO_ERROR = 0
 COORDINATOR_LOADING = 14
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
+GROUP_NOT_AUTHORIZED = 30
 FENCED_EPOCH = 47
 INVALID_TXN_STATE = 48
 UNKNOWN_PRODUCER_ID = 49
 CONCURRENT_TRANSACTIONS = 51
 NOT_AUTHORIZED = 53
+UNSTABLE_OFFSET = 88
 PRODUCER_FENCED = 90
 ID_NOT_FOUND = 105
+#: What a coordinator coordinates.
+GROUP, TRANSACTION = 0, 1
 #: The coordinator has moved or is not ready: ask again, and who it is.
 PASSING = frozenset({COORDINATOR_LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
@@ -77,6 +81,17 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Offset:
+    """What a group has committed for a partition; `offset` -1: nothing."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
     """One line of a broker's list of transactions."""
 
@@ -88,9 +103,19 @@ class Listed:
 # --- requests
 
 
-def find_coordinators(ids: Sequence[str]) -> Request:
-    """FindCoordinator v4: the coordinators of transactional ids."""
-    return Request(10, 4, struct.pack(">b", 1) + _array(ids) + b"\0", flexible=True)
+def find_coordinators(keys: Sequence[str], kind: int) -> Request:
+    """FindCoordinator v4: the coordinators of groups or of transactional ids."""
+    return Request(10, 4, struct.pack(">b", kind) + _array(keys) + b"\0", flexible=True)
+
+
+def describe_cluster() -> Request:
+    """DescribeCluster v0: which brokers there are."""
+    return Request(60, 0, b"\0\0", flexible=True)
+
+
+def fetch_offsets(group: str) -> Request:
+    """OffsetFetch v7: all that a group has committed, where it is stable."""
+    return Request(9, 7, compact(group) + varint(0) + b"\1\0", flexible=True)
 
 
 def describe_transactions(ids: Sequence[str]) -> Request:
@@ -127,6 +152,30 @@ def read_coordinators(data: bytes) -> list[Coordinator]:
     found = reader.array(_read_coordinator)
     reader.end()
     return found
+
+
+def read_cluster(data: bytes) -> tuple[int, list[tuple[str, int]]]:
+    """The error code, and the brokers' hosts and ports."""
+    reader = Reader(data)
+    reader.int32()
+    error = reader.int16()
+    reader.compact()  # the error in words
+    reader.compact()  # the cluster's id
+    reader.int32()  # the controller's
+    found = reader.array(_read_broker)
+    reader.int32()  # what the user may do
+    reader.end()
+    return error, found
+
+
+def read_offsets(data: bytes) -> tuple[int, list[Offset]]:
+    """The error code of the whole, and each partition."""
+    reader = Reader(data)
+    reader.int32()
+    topics = reader.array(_read_topic_offsets)
+    error = reader.int16()
+    reader.end()
+    return error, [one for topic in topics for one in topic]
 
 
 def read_transactions(data: bytes) -> list[Transaction]:
@@ -187,6 +236,29 @@ def _read_coordinator(reader: Reader) -> Coordinator:
     reader.compact()  # the error in words
     reader.tags()
     return Coordinator(key, host, port, error)
+
+
+def _read_broker(reader: Reader) -> tuple[str, int]:
+    reader.int32()  # node id
+    host, port = reader.compact(), reader.int32()
+    reader.compact()  # rack
+    reader.tags()
+    return host, port
+
+
+def _read_topic_offsets(reader: Reader) -> list[Offset]:
+    topic = reader.compact()
+    found = reader.array(lambda inner: _read_offset(inner, topic))
+    reader.tags()
+    return found
+
+
+def _read_offset(reader: Reader, topic: str) -> Offset:
+    partition, offset = reader.int32(), reader.int64()
+    reader.int32()  # leader epoch
+    metadata, error = reader.compact(), reader.int16()
+    reader.tags()
+    return Offset(topic, partition, offset, metadata, error)
 
 
 def _read_transaction(reader: Reader) -> Transaction:

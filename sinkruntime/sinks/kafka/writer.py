@@ -1,6 +1,6 @@
 """The writer: a transaction per task and checkpoint, flushed and left open; or, without transactions, plain records.
 
-Runs in an executor. The producer begins with the first row, so an empty task costs nothing. After `prepare_commit` the
+Runs in an executor. The transaction begins with the first row, so an empty task has none. After `prepare_commit` the
 broker holds all rows, invisible to `read_committed` consumers, and the producer is dropped as it is: it neither
 commits nor aborts, and librdkafka's end of a producer does not either.
 """
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 INIT_TIMEOUT_SECONDS = 30.0
 ABORT_TIMEOUT_SECONDS = 10.0
+#: librdkafka that is asked for a transaction before it has a connection looks again only half a second later; it has
+#: one after this (measured with 2.16).
+CONNECTING_SECONDS = 0.06
 #: The producer says its id and epoch in its statistics, so often.
 STATISTICS_SECONDS = 0.1
 IDENTITY_WAIT_SECONDS = 30.0
@@ -46,7 +49,9 @@ class KafkaWriter(SinkWriter):
         self._context = context
         self._encoder: Encoder | None = None
         self._producer: Producer | None = None
-        self._transaction = ""  # its id; "": none is open
+        self._id = ""  # that a transaction would have
+        self._transaction = ""  # the id of the one that is open
+        self._opened_seconds = 0.0
         self._identity: tuple[int, int] | None = None
         self._failed: Exception | None = None
         self._began_seconds = 0.0
@@ -58,25 +63,16 @@ class KafkaWriter(SinkWriter):
     def open(self) -> None:
         load()
         self._encoder = Encoder(self._options, self._context.schema)
+        from confluent_kafka import Producer
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        assert self._encoder is not None, "the runtime opens a writer before it writes"
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            records = self._encoder.encode(batch.slice(start, CHUNK_ROWS))
-            producer = self._producer or self._begin()
-            self._produce(producer, records)
-            self._rows += len(records.values)
-
-    def _begin(self) -> Producer:
-        """Connect and open the transaction, at the first row."""
-        settings = producer_settings(self._options)
-        timeout_ms = self._options.transaction_timeout.milliseconds
+        settings = {**producer_settings(self._options), "on_delivery": self._on_delivery}
         if self._options.transactions:
             lineage = self._context.lineage
             base = base_name(self._options.transactional_id_prefix, self._context.identity)
-            self._transaction = POOL.take(base, lineage.epoch, lineage.checkpoint)
+            self._id = POOL.take(base, lineage.epoch, lineage.checkpoint)
+            timeout_ms = self._options.transaction_timeout.milliseconds
             settings |= {
-                "transactional.id": self._transaction,
+                "transactional.id": self._id,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": timeout_ms,
                 "statistics.interval.ms": int(STATISTICS_SECONDS * 1000),
@@ -84,17 +80,31 @@ class KafkaWriter(SinkWriter):
             }
         else:
             settings["message.timeout.ms"] = int(PLAIN_TIMEOUT_SECONDS * 1000)
-        from confluent_kafka import Producer
-
         with translated("opening the producer"):
-            producer = Producer({**settings, "on_delivery": self._on_delivery})
-            if self._options.transactions:
+            self._producer = Producer(settings)  # it connects while the first rows are made
+        self._opened_seconds = time.monotonic()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        assert self._encoder is not None, "the runtime opens a writer before it writes"
+        assert self._producer is not None
+        for start in range(0, batch.num_rows, CHUNK_ROWS):
+            records = self._encoder.encode(batch.slice(start, CHUNK_ROWS))
+            if not self._rows:
+                self._begin(self._producer)
+            self._rows += len(records.values)
+            self._produce(self._producer, records)
+
+    def _begin(self, producer: Producer) -> None:
+        """Open the transaction, at the first row."""
+        if self._options.transactions:
+            with translated("opening the transaction"):
+                producer.list_topics(self._options.topic, timeout=INIT_TIMEOUT_SECONDS)
+                time.sleep(max(0.0, self._opened_seconds + CONNECTING_SECONDS - time.monotonic()))
                 producer.init_transactions(INIT_TIMEOUT_SECONDS)
                 producer.begin_transaction()
-        self._producer = producer
+            self._transaction = self._id
         self._began_seconds = self._context.clock.monotonic()
         self._began_wall_seconds = self._context.clock.wall()
-        return producer
 
     def _produce(self, producer: Producer, records: Records) -> None:
         values = records.values
@@ -146,7 +156,7 @@ class KafkaWriter(SinkWriter):
             raise error
 
     def flush(self, end_of_input: bool) -> None:
-        if self._producer is None or not end_of_input:
+        if self._producer is None or not self._rows or not end_of_input:
             return
         until = time.monotonic() + self._patience_seconds
         while self._producer.flush(POLL_SECONDS):
@@ -156,7 +166,7 @@ class KafkaWriter(SinkWriter):
         self._raise_failed()
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
-        if self._producer is None:
+        if self._producer is None or not self._rows:
             return None
         self.flush(end_of_input=True)
         self._context.count("records_sent", self._rows)
