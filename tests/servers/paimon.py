@@ -40,6 +40,16 @@ class PaimonPeer:
         found: list[dict[str, Any]] = self.call("rows", warehouse=str(warehouse), table=table)
         return found
 
+    def leftovers(self, warehouse: Path, table: str) -> set[str]:
+        """Files of a table that no snapshot needs: markers, temporary files, data files and manifests of nobody."""
+        database, _, name = table.partition(".")
+        root = warehouse / f"{database}.db" / name
+        needed = set(self.call("referenced", warehouse=str(warehouse), table=table))
+        kept = {"schema", "snapshot", "consumer"}
+        paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+        found = {path.as_posix() for path in paths if path.parts[0] not in kept or path.name.startswith(".")}
+        return found - needed
+
     def create(self, warehouse: Path, table: str, fields: list[tuple[str, str, bool]], **more: Any) -> None:
         """Make a table: (name, Arrow's function for the type, nullable) each; `more` as `Schema` takes it."""
         self.call("create", warehouse=str(warehouse), table=table, fields=fields, **more)

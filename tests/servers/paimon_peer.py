@@ -22,6 +22,28 @@ def rows(warehouse: str, table: str) -> Any:
     return builder.new_read().to_arrow(splits).to_pylist() if splits else []
 
 
+def referenced(warehouse: str, table: str) -> Any:
+    """Every file that some snapshot needs, relative to the table."""
+    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+    from pypaimon.utils.file_store_path_factory import canonical_data_file_path
+
+    found = CatalogFactory.create({"warehouse": warehouse}).get_table(table)
+    snapshots, names = found.snapshot_manager(), set()
+    latest = snapshots.get_latest_snapshot()
+    root = f"{found.table_path.rstrip('/')}/".removeprefix("file:")
+    for number in range(1, latest.id + 1 if latest else 1):
+        snapshot = snapshots.get_snapshot_by_id(number)
+        names |= {f"manifest/{snapshot.base_manifest_list}", f"manifest/{snapshot.delta_manifest_list}"}
+        metas = ManifestListManager(found).read_all(snapshot)
+        names |= {f"manifest/{meta.file_name}" for meta in metas}
+        for meta in ManifestListManager(found).read_delta(snapshot):
+            for entry in ManifestFileManager(found).read(meta.file_name):
+                place = tuple(entry.partition.values), entry.bucket, entry.file.file_name
+                names.add(str(canonical_data_file_path(found, *place)).removeprefix("file:").removeprefix(root))
+    return names
+
+
 def create(warehouse: str, table: str, fields: list[Any], **more: Any) -> None:
     catalog = CatalogFactory.create({"warehouse": warehouse})
     catalog.create_database(table.partition(".")[0], True)
@@ -58,11 +80,13 @@ def buckets(kinds: list[str], records: str, count: int) -> Any:
     return found
 
 
+CALLS: dict[str, Any] = {call.__name__: call for call in (rows, referenced, create, append, buckets)}
+
+
 def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
-        calls: dict[str, Any] = {"rows": rows, "create": create, "append": append, "buckets": buckets}
-        call = calls[request.pop("call")]
+        call = CALLS[request.pop("call")]
         try:
             answer = ("ok", call(**request))
         except Exception:  # noqa: BLE001  (told to the other side)

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -119,28 +120,24 @@ class TestPartitioned(PaimonContract):
     options: ClassVar = {"partitionBy": ["name"], "maxOpenFiles": 2}
 
 
-@pytest.fixture
-def in_bucket(paimon_peer: PaimonPeer, s3_server: S3Server) -> Iterator[Place]:
+@contextmanager
+def warehouse_on_s3(peer: PaimonPeer, server: S3Server, endpoint: str) -> Iterator[Place]:
     """A warehouse on S3, whose server keeps objects as plain files."""
-    bucket = s3_server.make_bucket(f"bucket-{uuid.uuid4().hex[:12]}")
-    storage = {
-        "endpoint": s3_server.endpoint,
-        "region": s3_server.region,
-        "accessKey": s3_server.access_key,
-        "secretKey": s3_server.secret_key,
-        "pathStyle": True,
-    }
-    client = s3_server.client()
+    bucket = server.make_bucket(f"bucket-{uuid.uuid4().hex[:12]}")
+    keys = {"accessKey": server.access_key, "secretKey": server.secret_key}
+    storage = {"endpoint": endpoint, "region": server.region, "pathStyle": True, **keys}
+    client = server.client()
 
     def drop() -> None:
         for entry in client.list_objects_v2(Bucket=bucket).get("Contents", []):
             client.delete_object(Bucket=bucket, Key=entry["Key"])
 
-    yield Place(paimon_peer, s3_server.data_dir / bucket / "some", f"s3://{bucket}/some", {"storage": storage}, drop)
+    yield Place(peer, server.data_dir / bucket / "some", f"s3://{bucket}/some", {"storage": storage}, drop)
     client.close()
 
 
 class TestS3(PaimonContract):
     @pytest.fixture
-    def place(self, in_bucket: Place) -> Place:
-        return in_bucket
+    def place(self, paimon_peer: PaimonPeer, s3_server: S3Server) -> Iterator[Place]:
+        with warehouse_on_s3(paimon_peer, s3_server, s3_server.endpoint) as place:
+            yield place

@@ -162,28 +162,35 @@ def read_manifest(files: Files, name: str) -> list[Record]:
     return _read(files, name)[1]
 
 
-def mergeable(files: Files, metas: Sequence[Record]) -> tuple[list[Record], list[Record]] | None:
-    """(the manifests that stay, the entries of all small ones together), where there are enough small ones to merge;
-    a file that was added and deleted among them is in neither. None: leave them alone."""
-    small = [meta for meta in metas if meta["_FILE_SIZE"] < TARGET_BYTES]
-    chosen, size = [], 0
-    for meta in small:
-        if size + meta["_FILE_SIZE"] > TARGET_BYTES:
-            break
-        size += meta["_FILE_SIZE"]
-        chosen.append(meta)
-    if len(chosen) < MERGE_MIN_COUNT:
-        return None
+def groups(metas: Sequence[Record]) -> list[list[Record]]:
+    """Neighbours that are to be one manifest, in order; a group of one stays as it is. Additions come before the
+    deletions of the same files, so manifests never change places."""
+    found: list[list[Record]] = []
+    group: list[Record] = []
+    for meta in metas:
+        group.append(meta)
+        if sum(item["_FILE_SIZE"] for item in group) >= TARGET_BYTES:
+            found.append(group)
+            group = []
+    if len(group) >= MERGE_MIN_COUNT:
+        found.append(group)
+    else:
+        found.extend([meta] for meta in group)
+    return found
+
+
+def merged(files: Files, group: Sequence[Record]) -> list[Record] | None:
+    """The entries of these manifests together, without what is added and deleted among them. None: a newer Paimon made
+    one of them, of which something would get lost."""
     entries: dict[Any, Record] = {}
     known = {field["name"] for field in _FILE["fields"]}
-    for meta in chosen:
+    for meta in group:
         schema, records = _read(files, meta["_FILE_NAME"])
         if not _file_fields(schema) <= known:
-            return None  # made by a newer Paimon: nothing of it may get lost
+            return None
         for record in records:
             _apply(entries, record)
-    names = {meta["_FILE_NAME"] for meta in chosen}
-    return [meta for meta in metas if meta["_FILE_NAME"] not in names], list(entries.values())
+    return list(entries.values())
 
 
 def packed(data: bytes) -> str:

@@ -1,0 +1,57 @@
+"""`--sink paimon`: two tables of a local warehouse, one partitioned, read back by Paimon's own library."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from tests.killmatrix.bench import Bench
+from tests.killmatrix.rows import COLUMNS, EPOCH, Rows
+from tests.servers import paimon
+
+WAREHOUSE = "out"
+
+
+class PaimonBench(Bench):
+    """`lake` is committed by the driver (the default), `lines` by the coordinator under the token."""
+
+    def prepare(self) -> None:
+        self._peer = self.stack.enter_context(paimon.serve())
+        self._known: dict[str, Rows] = {}
+
+    def sinks(self) -> list[dict[str, Any]]:
+        lake = {"table": "db.lake", "partitionBy": ["label"], "maxOpenFiles": 3}
+        lines = {"table": "db.lines", "targetFileSize": "1KiB"}
+        sinks: list[dict[str, Any]] = [
+            {"name": "lake", "options": lake},
+            {"name": "lines", "options": lines, "select": list(reversed(COLUMNS)), "commit": {"runOn": "Operator"}},
+        ]
+        for sink in sinks:
+            sink |= {"type": "paimon", "guarantee": "ExactlyOnce"}
+            sink["options"]["catalog"] = {"warehouse": WAREHOUSE}
+        return sinks
+
+    def read(self, sink: str) -> Rows:
+        known = self._known.get(sink, Counter())
+        if not (self.folder / WAREHOUSE / "db.db" / sink / "snapshot").exists():
+            assert not known, "the table is gone"
+            return Counter()
+        rows: Rows = Counter()
+        for record in self._peer.rows(self.folder / WAREHOUSE, f"db.{sink}"):
+            if record["at"] is not None:
+                record["at"] = (record["at"] - EPOCH) // datetime.timedelta(microseconds=1)
+            rows[tuple(record[column] for column in COLUMNS)] += 1  # type: ignore[index]
+        vanished = known - rows
+        assert not vanished, f"{vanished.total()} rows that were visible are gone, such as {next(iter(vanished))}"
+        self._known[sink] = rows
+        return rows
+
+    def leftovers(self, ledger_id: str) -> Iterator[str]:
+        for sink in ("lake", "lines"):
+            for name in sorted(self._peer.leftovers(self.folder / WAREHOUSE, f"db.{sink}")):
+                yield f"db.{sink}: {name}"
+
+
+BENCH = PaimonBench
