@@ -105,7 +105,7 @@ def _near(field: pa.Field[Any], known: dict[str, pa.Field[Any]]) -> str:
     return "" if other is None else f" (it has `{other}`: names are compared as they are written)"
 
 
-def _types(name: str, rows: pa.DataType, table: pa.DataType) -> Iterator[str]:
+def _types(name: str, rows: Any, table: Any) -> Iterator[str]:
     if isinstance(rows, pa.StructType) and isinstance(table, pa.StructType):
         yield from _fields(f"{name}.", list(rows), list(table))
     elif _is_list(rows) and _is_list(table):
@@ -130,7 +130,7 @@ def _array(array: Any, field: pa.Field[Any], length: int, path: str) -> Any:
         raise TargetError("ValueOutOfRange", f"column `{field.name}`: {error}", path=path) from error
 
 
-def _cast(array: Any, table: pa.DataType) -> Any:
+def _cast(array: Any, table: Any) -> Any:
     """The array in the table's type; structs by the names of their fields, wherever they are nested."""
     if array.type == table:
         return array
@@ -149,7 +149,8 @@ def _cast(array: Any, table: pa.DataType) -> Any:
         return make.from_arrays(offsets, _cast(array.values, table.value_type), type=table, mask=_mask(array))
     if isinstance(table, pa.MapType) and isinstance(array.type, pa.MapType):
         keys, items = _cast(array.keys, table.key_type), _cast(array.items, table.item_type)
-        return pa.MapArray.from_arrays(_offsets(array), keys, items, type=table, mask=_mask(array))
+        make_map: Any = pa.MapArray.from_arrays
+        return make_map(_offsets(array), keys, items, type=table, mask=_mask(array))
     return array.cast(table)
 
 

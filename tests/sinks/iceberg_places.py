@@ -81,6 +81,15 @@ class Place:
         data = Path(self.load().location().removeprefix("file://")) / "data"
         return {os.path.join(folder, name) for folder, _, names in os.walk(data) for name in names}
 
+    def orphan_manifests(self) -> set[str]:
+        """Manifests and manifest lists that no snapshot refers to."""
+        table = self.load()
+        known = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+        for snapshot in table.metadata.snapshots:
+            known |= {item.manifest_path for item in snapshot.manifests(table.io)}
+        folder = Path(table.location().removeprefix("file://")) / "metadata"
+        return {str(path) for path in folder.rglob("*.avro")} - {path.removeprefix("file://") for path in known}
+
     def referred(self) -> set[str]:
         """Those that some snapshot refers to."""
         table = self.load()

@@ -21,15 +21,14 @@ from tests.sinks import harness
 from tests.sinks.harness import Staged, commit
 from tests.sinks.iceberg_places import Place, sql_place
 
-CHANGES = pa.schema(
-    [
-        pa.field("id", pa.int64()),
-        pa.field("region", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("at", pa.int64()),
-        pa.field("op", pa.string()),
-    ]
-)
+FIELDS: list[pa.Field[Any]] = [
+    pa.field("id", pa.int64()),
+    pa.field("region", pa.string()),
+    pa.field("name", pa.string()),
+    pa.field("at", pa.int64()),
+    pa.field("op", pa.string()),
+]
+CHANGES = pa.schema(FIELDS)
 OPTIONS: dict[str, Any] = {
     "createTable": True,
     "write": "changes",

@@ -42,13 +42,15 @@ def _small(field: pa.Field[Any]) -> pa.Field[Any]:
     return pa.field(field.name, _small_type(field.type), field.nullable, field.metadata)
 
 
-def _small_type(kind: pa.DataType) -> pa.DataType:
+def _small_type(kind: Any) -> Any:
     if isinstance(kind, pa.StructType):
         return pa.struct([_small(field) for field in kind])
     if isinstance(kind, pa.LargeListType | pa.ListType):
         return pa.list_(_small(kind.value_field))
     if isinstance(kind, pa.MapType):
-        return pa.map_(_small(kind.key_field), _small(kind.item_field))
+        key, value = _small(kind.key_field), _small(kind.item_field)
+        make: Any = pa.map_
+        return make(key, value)
     if pa.types.is_large_string(kind):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(kind) else kind

@@ -130,8 +130,8 @@ class IcebergCommitter(SinkAggregatedCommitter):
         requests = self._acceptable(table, group)
         if not requests:
             return
-        draft = Draft(table, self._options.branch)
         last = requests[-1].lineage
+        draft = self._draft(table, last)
         marker = evidence.Marker(last.checkpoint, last.epoch, draft.snapshot_id, draft.sequence)
         summary = {
             naming.LEDGER_ID: self._identity.ledger_id,
@@ -194,7 +194,7 @@ class IcebergCommitter(SinkAggregatedCommitter):
             request.reply(Answer.ALREADY_COMMITTED)
             return
         order = max(request.order, evidence.read_fence(table.metadata, self._identity))
-        draft = Draft(table, self._options.branch)
+        draft = self._draft(table, request.lineage)
         fence = f"[{order[0]}, {order[1]}]"
         content = Content(
             summary={
@@ -213,6 +213,10 @@ class IcebergCommitter(SinkAggregatedCommitter):
             raise
         else:
             request.reply(Answer.FENCED)
+
+    def _draft(self, table: Table, at: Lineage) -> Draft:
+        folder = naming.metadata_folder(self._identity, at.checkpoint, at.epoch)
+        return Draft(table, self._options.branch, folder)
 
     def _load(self) -> Table:
         if self._catalog is None:

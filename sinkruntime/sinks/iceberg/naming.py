@@ -36,6 +36,11 @@ def stage_folder(data_location: str, identity: SinkIdentity, checkpoint: int, ep
     return f"{owner_folder(data_location, identity)}/{checkpoint:012d}-{epoch}"
 
 
+def metadata_folder(identity: SinkIdentity, checkpoint: int, epoch: int) -> str:
+    """Where manifests of a checkpoint lie, below the table's metadata location."""
+    return f"sinkjob-{owner_digest(identity)}/{checkpoint:012d}-{epoch}"
+
+
 def origin_of(folder: str) -> tuple[int, int] | None:
     """(checkpoint, epoch) of a folder's name; None: it is none of ours."""
     found = _STEM.fullmatch(folder)

@@ -112,7 +112,7 @@ class ParquetFile:
         import pyarrow.parquet
 
         properties = self._metadata.properties
-        codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        codec: Any = properties.get("write.parquet.compression-codec", "zstd").lower()
         level = properties.get("write.parquet.compression-level")
         self._stream = self._output.create(overwrite=True)
         self._writer = pyarrow.parquet.ParquetWriter(

@@ -81,8 +81,9 @@ def _stored(column: Any) -> Any:
 def _floor_divide(column: Any, by: int) -> Any:
     """Rounded down, also before 1970; Arrow's own division rounds to zero."""
     unit: Any = pa.scalar(by, pa.int64())
+    zero: Any = pa.scalar(0, pa.int64())
     quotient = pc.divide(column, unit)
-    inexact = pc.and_(pc.less(column, 0), pc.not_equal(pc.multiply(quotient, unit), column))
+    inexact = pc.and_(pc.less(column, zero), pc.not_equal(pc.multiply(quotient, unit), column))
     return pc.subtract(quotient, pc.cast(inexact, pa.int64()))
 
 

@@ -45,19 +45,23 @@ class Content:
 
 
 class Draft:
-    """One attempt: write the metadata files, then `commit` once; `discard` after a `Conflict`."""
+    """One attempt: write the metadata files, then `commit` once; `discard` after a `Conflict`.
 
-    def __init__(self, table: Table, branch: str, snapshot_id: int | None = None) -> None:
+    `folder`, below the table's metadata location, is the checkpoint's own: what a killed attempt leaves is found there.
+    """
+
+    def __init__(self, table: Table, branch: str, folder: str) -> None:
         self._table = table
         self._branch = branch
+        self._folder = folder
         self._commit_uuid = uuid.uuid4()
         self._paths: list[str] = []
-        self.snapshot_id = snapshot_id or table.metadata.new_snapshot_id()
+        self.snapshot_id = table.metadata.new_snapshot_id()
         self.sequence = table.metadata.next_sequence_number()
 
     def new_path(self, name: str) -> str:
         """A metadata file of this attempt, removed with it."""
-        path = self._table.location_provider().new_metadata_location(f"{self._commit_uuid}-{name}.avro")
+        path = self._table.location_provider().new_metadata_location(f"{self._folder}/{self._commit_uuid}-{name}.avro")
         self._paths.append(path)
         return path
 
@@ -107,7 +111,7 @@ class Draft:
         kept = content.kept
         if kept is None:
             kept = [] if parent is None else parent.manifests(io)
-        codec = metadata.properties.get("write.avro.compression-codec", "gzip")
+        codec: Any = metadata.properties.get("write.avro.compression-codec", "gzip")
         path = self.new_path(f"snap-{self.snapshot_id}")
         with write_manifest_list(
             format_version=metadata.format_version,

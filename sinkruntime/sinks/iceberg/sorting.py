@@ -22,7 +22,7 @@ def ordered(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
         return rows
     batch = rows.combine_chunks().to_batches()[0]
     columns: list[Any] = []
-    directions: list[tuple[str, str]] = []
+    directions: list[Any] = []
     for number, field in enumerate(order.fields):
         values = transformed(batch, field, schema)
         columns += [pc.is_valid(values), values]

@@ -39,36 +39,40 @@ def origins(table: Table, identity: SinkIdentity) -> list[tuple[int, int]]:
 
 def remove(table: Table, identity: SinkIdentity, origin: tuple[int, int], names: Collection[str] | None = None) -> None:
     """Remove what was staged under a checkpoint of an epoch (only `names`, where given) and no snapshot refers to."""
-    folders = _folders(table, identity)
     folder = f"{origin[0]:012d}-{origin[1]}"
-    found = folders.files(folder)
-    if names is not None:
-        found &= set(names)
-    if found:
-        location = naming.stage_folder(table.location_provider().data_path, identity, *origin)
-        found -= _referenced(table, identity, origin[0], f"{location}/")
-    folders.remove(folder, sorted(found))
+    provider = table.location_provider()
+    referred: set[str] | None = None
+    for place in (provider.data_path, provider.metadata_path):
+        root = naming.owner_folder(place, identity)
+        folders = Folders(table.io, root)
+        found = folders.files(folder)
+        if names is not None:
+            found &= set(names)
+        if found:
+            if referred is None:
+                referred = _referred(table, identity, origin[0])
+            found = {name for name in found if f"{root}/{folder}/{name}" not in referred}
+        folders.remove(folder, sorted(found))
 
 
 def _folders(table: Table, identity: SinkIdentity) -> Folders:
     return Folders(table.io, naming.owner_folder(table.location_provider().data_path, identity))
 
 
-def _referenced(table: Table, identity: SinkIdentity, checkpoint: int, location: str) -> set[str]:
-    """Names of the files in a folder that snapshots refer to."""
-    holders = [snapshot for snapshot in table.metadata.snapshots if _holds(snapshot, identity, checkpoint)]
+def _referred(table: Table, identity: SinkIdentity, checkpoint: int) -> set[str]:
+    """All files, of data and of metadata, that may be a checkpoint's and that snapshots refer to."""
+    metadata = table.metadata
+    holders = [snapshot for snapshot in metadata.snapshots if _holds(snapshot, identity, checkpoint)]
+    paths = {snapshot.manifest_list for snapshot in metadata.snapshots}
     manifests: dict[str, Any] = {}
-    for snapshot in holders or table.metadata.snapshots:
+    for snapshot in holders or metadata.snapshots:
         for manifest in snapshot.manifests(table.io):
             if not holders or manifest.added_snapshot_id == snapshot.snapshot_id:
                 manifests[manifest.manifest_path] = manifest
-    names = set()
-    for manifest in manifests.values():
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
-            path = entry.data_file.file_path
-            if path.startswith(location):
-                names.add(path.removeprefix(location))
-    return names
+    for path, manifest in manifests.items():
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        paths |= {path, *(entry.data_file.file_path for entry in entries)}
+    return paths
 
 
 def _holds(snapshot: Snapshot, identity: SinkIdentity, checkpoint: int) -> bool:

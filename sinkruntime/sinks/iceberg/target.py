@@ -130,9 +130,10 @@ def differences(table: Any, rows: Any, prefix: Path = ()) -> tuple[Fields, Field
         if mine is None:
             additions.append((path, field))
         elif isinstance(mine.type, pa.StructType) and isinstance(field.type, pa.StructType):
-            inner = differences(mine.type, field.type, path)
-            for found, more in zip((additions, widened, optional), inner, strict=True):
-                found.extend(more)  # type: ignore[arg-type]
+            more, wider, looser = differences(mine.type, field.type, path)
+            additions += more
+            widened += wider
+            optional += looser
         elif not schemas.fits(field.type, mine.type) and schemas.fits(mine.type, field.type):
             widened.append((path, field))
     given = {field.name for field in rows}

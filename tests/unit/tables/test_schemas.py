@@ -15,7 +15,12 @@ from sinkruntime.tables import schemas
 
 
 def schema(**columns: Any) -> pa.Schema:
-    return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
+    fields: list[pa.Field[Any]] = [pa.field(name, kind) for name, kind in columns.items()]
+    return pa.schema(fields)
+
+
+def struct(**columns: Any) -> pa.StructType:
+    return pa.struct([pa.field(name, kind) for name, kind in columns.items()])
 
 
 REFUSED = [
@@ -27,7 +32,7 @@ REFUSED = [
      r"column `b`: the table requires date32\[day\], the rows do not have it"),
     (schema(at=pa.timestamp("us")), schema(at=pa.timestamp("us", "UTC")),
      "column `at`: the table has timestamp with time zone, it would get timestamp without time zone"),
-    (schema(s=pa.struct({"x": pa.int64()})), schema(s=pa.struct({"x": pa.string()})), "column `s.x`: the table has"),
+    (schema(s=struct(x=pa.int64())), schema(s=struct(x=pa.string())), "column `s.x`: the table has"),
     (schema(s=pa.list_(pa.int64())), schema(s=pa.list_(pa.string())), "column `s.element`: the table has string"),
     (schema(s=pa.map_(pa.string(), pa.int64())), schema(s=pa.map_(pa.string(), pa.int32())), "column `s.value`"),
     (schema(d=pa.decimal128(10, 2)), schema(d=pa.decimal128(10, 4)), "column `d`: the table has decimal128"),
@@ -69,7 +74,7 @@ def test_a_value_that_the_table_cannot_hold_is_refused_by_column() -> None:
         schemas.conform(batch, schema(at=pa.timestamp("us")))
 
 
-NESTED = pa.struct({"y": pa.string(), "x": pa.int32()})
+NESTED = struct(y=pa.string(), x=pa.int32())
 WIDE = pa.struct([pa.field("x", pa.int64()), pa.field("y", pa.large_string()), pa.field("z", pa.date32())])
 structs = st.one_of(
     st.none(), st.fixed_dictionaries({"y": st.one_of(st.none(), st.text()), "x": st.integers(-(2**31), 2**31 - 1)})
