@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
-from sinkruntime.api import Answer, Sink
+from sinkruntime.api import Answer, Lineage, Sink
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.kafka.broker import Ended
 from sinkruntime.sinks.kafka.evidence import EvidenceGroup, EvidenceMover, Fenced, Marker
@@ -164,7 +166,7 @@ def test_an_expired_transaction_is_a_loss_that_is_told_with_its_checkpoint(place
 
 def test_remaining_life_shrinks_from_the_timeout(place: Place) -> None:
     sink = make_sink(place, transactionTimeout="2m")
-    writer = sink.create_writer(context := harness.writer_context(sink, harness.Lineage(1, 1, 0, 1, 0)))
+    writer = sink.create_writer(context := harness.writer_context(sink, Lineage(1, 1, 0, 1, 0)))
     writer.open()
     assert writer.remaining_life_seconds() is None
     writer.write(harness.batch_of(ROWS))
@@ -306,8 +308,6 @@ def test_a_failed_record_surfaces_in_the_writer_and_is_not_lost(place: Place) ->
 
 def test_a_record_that_the_topic_refuses_surfaces_in_the_writer(place: Place) -> None:
     """The broker says it, long after the record was queued."""
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
     entry = ConfigEntry("max.message.bytes", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, place.topic, incremental_configs=[entry])
     place.admin.incremental_alter_configs([resource])[resource].result(WAIT_SECONDS)

@@ -68,8 +68,8 @@ class KafkaSink(Sink):
     def evidence(self) -> Evidence | None:
         if not self.options.transactions:
             return None
-        identity = target.identity_of(admin_of(self.options), self.options)
         group, marker = self._marker()
+        identity = target.identity_of(admin_of(self.options), self.options)
         return Evidence(marker.checkpoint, identity, f"group {group}")
 
     def prove(self, checkpoint: int, epoch: int) -> str | None:

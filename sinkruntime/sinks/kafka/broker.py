@@ -220,6 +220,8 @@ class Cluster:
                 connection = Connection(*address, self._settings)
             except AnswerLost as error:  # while it said who it is: nothing was asked yet
                 raise ConnectionError(str(error)) from error
+            except OSError as error:
+                raise ConnectionError(f"{address[0]}:{address[1]}: {error}") from error
         try:
             yield connection
         except BaseException:

@@ -77,6 +77,7 @@ def producer_settings(options: Options) -> dict[str, Any]:
         "linger.ms": 20,
         "queue.buffering.max.messages": 200_000,
         "queue.buffering.max.kbytes": 128 * 1024,
+        "topic.metadata.propagation.max.ms": 10_000,  # how long a topic may be unknown before it is an error
         **connection_settings(options),
         "enable.idempotence": True,
         "acks": "all",

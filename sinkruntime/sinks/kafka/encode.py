@@ -38,10 +38,10 @@ class Encoder:
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options
-        given = [name for name in (options.topic_field, options.headers_field) if name is not None]
-        value = options.value or tuple(name for name in schema.names if name not in given)
-        for path, names in (("key", options.key), ("value", value), ("topicField", given[:1] if given else [])):
-            _check_present(names, schema, path)
+        taken = (options.topic_field, options.headers_field)
+        value = options.value or tuple(name for name in schema.names if name not in taken)
+        for path, names in (("key", options.key), ("value", value), ("topicField", [options.topic_field])):
+            _check_present([name for name in names if name is not None], schema, path)
         if not value:
             raise _mismatch("value", "no column is left for the value")
         self._key = _encoder(options.key_format, options.key, schema, "key") if options.key else None

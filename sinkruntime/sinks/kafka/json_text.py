@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from sinkruntime.json_rows import json_value
+
+#: The stubs know no function here that takes both columns and single values.
+pc: Any = pyarrow.compute
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _CONTROL = r"[\x00-\x1f]"
