@@ -89,7 +89,7 @@ class HiveSink(Sink):
     def prepare_target(self, schema: pa.Schema) -> None:
         """Create the table where that is wanted; check that it can be written and that the rows fit; name it."""
         with connected(self.options.metastore) as metastore:
-            if self.options.create_table and locate(metastore, self.options) is None:
+            if self.options.create_table:
                 self._create(metastore, schema)
             table = read(metastore, self.options)
         schemas.check(lowered(schema), table.rows)
@@ -97,9 +97,12 @@ class HiveSink(Sink):
             create_target(storage, str(uuid.uuid4()), "{}")
 
     def _create(self, metastore: Metastore, schema: pa.Schema) -> None:
-        table = to_create(self.options, schema)
-        if not metastore.has_database(self.options.database):
-            message = f"there is no database {self.options.database}"
+        options = self.options
+        if metastore.table(options.database, options.table_name) is not None:
+            return
+        table = to_create(options, schema)
+        if not metastore.has_database(options.database):
+            message = f"there is no database {options.database}"
             raise TargetError("DatabaseMissing", message, path="options.table", advice="create it first")
         metastore.create_table(table)
 

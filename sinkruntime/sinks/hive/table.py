@@ -112,8 +112,10 @@ def of_table() -> Iterator[None]:
 def locate(metastore: Metastore, options: Options) -> Place | None:
     """Where the table is; None: there is none. Raises `TargetError` where it is out of reach of this sink."""
     found = metastore.table(options.database, options.table_name)
-    if found is None:
-        return None
+    return None if found is None else _place_of(found, options)
+
+
+def _place_of(found: Any, options: Options) -> Place:
     location = (found.sd.location if found.sd else "") or ""
     scheme = urlsplit(location).scheme
     if not location or scheme not in LOCAL_SCHEMES + S3_SCHEMES:
@@ -127,15 +129,22 @@ def located(metastore: Metastore, options: Options) -> Place:
     """As `locate`; raises `TargetError` (`TableMissing`) where there is none."""
     place = locate(metastore, options)
     if place is None:
-        advice = "create it, or set `createTable: true`"
-        raise TargetError("TableMissing", f"there is no table {options.full_name}", path="options.table", advice=advice)
+        raise _missing(options)
     return place
+
+
+def _missing(options: Options) -> TargetError:
+    advice = "create it, or set `createTable: true`"
+    return TargetError("TableMissing", f"there is no table {options.full_name}", path="options.table", advice=advice)
 
 
 def read(metastore: Metastore, options: Options) -> HiveTable:
     """The table, if this sink can write it. Raises `TargetError` that names what is not supported or differs."""
-    place = located(metastore, options)
-    kind = _supported(place.thrift, options)
+    found = metastore.table(options.database, options.table_name)
+    if found is None:
+        raise _missing(options)
+    kind = supported(found, options)
+    place = _place_of(found, options)
     required = metastore.required_columns(options.database, options.table_name)
     columns = table_schema(place.thrift.sd.cols, required)
     keys = table_schema(place.thrift.partitionKeys or ())
@@ -151,7 +160,7 @@ def read(metastore: Metastore, options: Options) -> HiveTable:
     return HiveTable(place, kind, columns, keys)
 
 
-def _supported(table: Any, options: Options) -> Format:
+def supported(table: Any, options: Options) -> Format:
     """The format of a table's files. Raises `TargetError` for every kind of table that is not plain files."""
     parameters = {name.lower(): value for name, value in (table.parameters or {}).items()}
     problems = {

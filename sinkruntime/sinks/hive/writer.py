@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sinkruntime.api import Committable, SinkWriter, WriterContext
+from sinkruntime.errors import TargetError
 from sinkruntime.sinks.hive.metastore import connected
 from sinkruntime.sinks.hive.options import Format, Options
 from sinkruntime.sinks.hive.table import HiveTable, of_table, read
@@ -79,13 +81,21 @@ class HiveWriter(SinkWriter):
 
 
 class WallClockOrcWriter(OrcWriter):
-    """ORC as every Hive reads it: a timestamp is the wall clock in UTC, for Hive 3 knows no instants in ORC."""
+    """ORC as every Hive reads it: a timestamp is the wall clock in UTC, for Hive 3 knows no instants in ORC.
+
+    Arrow writes fractions of seconds before 1970 as ORC's Java readers do not take them (negative nanoseconds), so
+    such a value is refused: it would make the whole file unreadable.
+    """
 
     def __init__(self, stream: Any, schema: pa.Schema, codec: str) -> None:
         self._stored = pa.schema([field.with_type(without_zone(field.type)) for field in schema])
         super().__init__(stream, self._stored, codec)
 
     def write(self, table: pa.Table) -> None:
+        for name in table.column_names:
+            if any(_has_early_fraction(chunk) for chunk in table.column(name).chunks):
+                message = f"column `{name}`: ORC cannot keep a fraction of a second before 1970; use `format: parquet`"
+                raise TargetError("ValueOutOfRange", message, path="options.format")
         super().write(table.cast(self._stored))
 
 
@@ -94,6 +104,22 @@ def opener(kind: Format, codec: str) -> OpenFormat:
     if kind is Format.ORC:
         return lambda stream, schema: WallClockOrcWriter(stream, schema, codec)
     return lambda stream, schema: ParquetWriter(stream, schema, codec, int96=True)
+
+
+def _has_early_fraction(array: Any) -> bool:
+    """Whether there is a timestamp before 1970 with a fraction of a second, at any depth."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        micros = array.drop_null().cast(pa.int64())
+        whole = pc.multiply(pc.divide(micros, 1_000_000), 1_000_000)
+        return bool(pc.any(pc.and_(pc.less(micros, 0), pc.not_equal(micros, whole))).as_py())
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        parts = array.flatten()
+        return any(map(_has_early_fraction, parts if pa.types.is_struct(kind) else [parts]))
+    if pa.types.is_map(kind):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()  # `keys` and `items` know no slices
+        return any(_has_early_fraction(part.slice(start, end - start)) for part in (array.keys, array.items))
+    return False
 
 
 def without_zone(kind: pa.DataType) -> pa.DataType:
