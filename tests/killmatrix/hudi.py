@@ -62,10 +62,11 @@ def _written(hoodie: Path) -> Iterator[str]:
 
 
 def _rows(reader: hudi_reader.HudiReader, root: Path) -> Rows:
-    return Counter(
-        tuple(_micros(row[column]) if column == "at" else row[column] for column in COLUMNS)
-        for row in reader.rows(str(root))
-    )  # type: ignore[return-value]
+    rows: Rows = Counter()
+    for found in reader.rows(str(root)):
+        row: Any = tuple(_micros(found[column]) if column == "at" else found[column] for column in COLUMNS)
+        rows[row] += 1
+    return rows
 
 
 def _micros(at: Any) -> int | None:

@@ -20,24 +20,23 @@ from tests.sinks.harness import commit
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-SCHEMA = pa.schema(
-    {
-        "id": pa.int64(),
-        "label": pa.string(),
-        "day": pa.date32(),
-        "small": pa.int16(),
-        "price": pa.decimal128(12, 3),
-        "at": pa.timestamp("us", "UTC"),
-        "local": pa.timestamp("us"),
-        "ratio": pa.float64(),
-        "half": pa.float32(),
-        "flag": pa.bool_(),
-        "raw": pa.binary(),
-        "tags": pa.list_(pa.string()),
-        "counts": pa.map_(pa.string(), pa.int32()),
-        "nested": pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string())]))]),
-    }
-)
+FIELDS: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "label": pa.string(),
+    "day": pa.date32(),
+    "small": pa.int16(),
+    "price": pa.decimal128(12, 3),
+    "at": pa.timestamp("us", "UTC"),
+    "local": pa.timestamp("us"),
+    "ratio": pa.float64(),
+    "half": pa.float32(),
+    "flag": pa.bool_(),
+    "raw": pa.binary(),
+    "tags": pa.list_(pa.string()),
+    "counts": pa.map_(pa.string(), pa.int32()),
+    "nested": pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string())]))]),
+}
+SCHEMA = pa.schema(FIELDS)
 AT = datetime.datetime(2026, 11, 21, 10, 30, 0, 123456, tzinfo=datetime.UTC)
 
 
@@ -112,7 +111,7 @@ def test_a_table_of_hudis_own_writer_is_appended_to_and_read_by_both(tmp_path: P
     }
     select = "SELECT CAST(id AS BIGINT) id, label FROM VALUES (1, 'a'), (2, 'b') t(id, label)"
     assert len(hudi_spark.rows(str(path), {**theirs, "sinkjob.write": select})) == 2
-    schema = pa.schema({"id": pa.int64(), "label": pa.string()})
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("label", pa.string())])
     sink = sink_at(path, recordKey=["id"], partitionBy=["label"], urlEncode=False)
     with pytest.raises(TargetError, match="the table requires a value"):
         sink.prepare_target(schema)

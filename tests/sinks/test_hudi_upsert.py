@@ -22,7 +22,14 @@ from tests.sinks.harness import LEDGER, commit
 
 pytestmark = pytest.mark.integration
 
-SCHEMA = pa.schema({"id": pa.int64(), "label": pa.string(), "ts": pa.int64(), "op": pa.string(), "text": pa.string()})
+FIELDS: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "label": pa.string(),
+    "ts": pa.int64(),
+    "op": pa.string(),
+    "text": pa.string(),
+}
+SCHEMA = pa.schema(FIELDS)
 BUCKETS = 3
 LABELS = (None, "a", "b/c")
 
@@ -167,7 +174,7 @@ def test_buckets_and_the_kind_of_writing_never_change(tmp_path: Path) -> None:
     upserting(tmp_path / "by-key")
     with pytest.raises(TargetError, match="made with 3 buckets, the options say 4"):
         upserting(tmp_path / "by-key", buckets=4)
-    plain = {"write": "insert", "orderingField": None, "deleteWhen": None}
+    plain: dict[str, Any] = {"write": "insert", "orderingField": None, "deleteWhen": None}
     with pytest.raises(TargetError, match="takes no inserts"):
         upserting(tmp_path / "by-key", **plain)
     upserting(tmp_path / "plain", **plain)
