@@ -7,27 +7,19 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pydantic import SecretStr
 
 from sinkruntime.api import Answer
-from sinkruntime.errors import TargetError
 from sinkruntime.sinks.paimon import PaimonSink, committer, manifests, snapshots
 from sinkruntime.sinks.paimon.files import Files, LocalFiles
-from sinkruntime.storage.s3_client import client_for
 from tests.servers.paimon import PaimonPeer
-from tests.servers.s3 import S3Server
-from tests.servers.toxiproxy import Proxy, Toxiproxy
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES
 from tests.sinks.harness import Row, commit, stage
-from tests.sinks.test_paimon import TABLE, Place, warehouse_on_s3
+from tests.sinks.test_paimon import TABLE, Place
 
 pytestmark = pytest.mark.integration
 
@@ -283,213 +275,6 @@ def test_another_number_of_buckets_gets_no_rows_of_the_former_one(place: Place) 
     schema |= {"id": 1, "options": {"bucket": "4"}}
     (place.table / "schema" / "schema-1").write_text(json.dumps(schema))
     assert commit(place.sink(write="upsert", key=["id"]), staged).reasons() == {"BucketMismatch"}
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"version": 4}', "[]", '{"version": 3}'])
-def test_damaged_snapshots_and_schemas_are_never_guessed(place: Place, text: str) -> None:
-    sink = prepared(place)
-    commit(sink, stage(sink, 1, ROWS))
-    staged = stage(sink, 2, MORE)
-    (place.table / "snapshot" / "snapshot-1").write_text(text)
-    assert commit(sink, staged, 1).reasons() == {"TableDamaged"}
-    with pytest.raises(TargetError, match="TableDamaged: snapshot/snapshot-1"):
-        sink.evidence()
-    (place.table / "schema" / "schema-0").write_text(text)
-    with pytest.raises(TargetError, match="TableDamaged: schema/schema-0"):
-        sink.prepare_target(harness.SCHEMA)
-
-
-def test_damaged_manifests_and_consumers_are_never_guessed(place: Place) -> None:
-    sink = prepared(place)
-    commit(sink, stage(sink, 1, ROWS))
-    first = place.snapshots()[0]
-    staged = stage(sink, 2, MORE)
-    path = place.table / "manifest" / first["deltaManifestList"]
-    path.write_bytes(b"no avro")
-    assert commit(sink, staged, 1).reasons() == {"TableDamaged"}
-    path.unlink()
-    assert commit(sink, staged, 1).reasons() == {"TableDamaged"}
-    next(place.table.glob("consumer/*")).write_text("[]")
-    with pytest.raises(TargetError, match="EvidenceDamaged"):
-        sink.evidence()
-
-
-def test_a_missing_table_is_said_by_name(place: Place) -> None:
-    with pytest.raises(TargetError, match=r"options.table: TableMissing: there is no table db.rows in"):
-        prepared(place, createTable=False)
-    assert place.sink().evidence().checkpoint == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"changelog-producer": "input"}, "changelog-producer"),
-        ({"deletion-vectors.enabled": "true"}, "deletion-vectors.enabled"),
-        ({"merge-engine": "partial-update"}, "merge-engine"),
-        ({"sequence.field": "name"}, "sequence.field"),
-        ({"file.format": "orc"}, "file.format"),
-        ({"bucket": "-1"}, "dynamic buckets"),
-        ({"bucket": "-2"}, "postponed buckets"),
-        ({"rowkind.field": "name"}, "rowkind.field"),
-        ({"fields.name.aggregate-function": "max"}, "aggregate-function"),
-    ],
-)
-def test_kinds_of_tables_that_are_not_written_are_refused_by_name(
-    place: Place, options: dict[str, str], name: str
-) -> None:
-    sink = prepared(place, write="upsert", key=["id"])
-    path = place.table / "schema" / "schema-0"
-    schema = json.loads(path.read_text())
-    schema["options"] |= options
-    path.write_text(json.dumps(schema))
-    with pytest.raises(TargetError, match=rf"options.table: UnsupportedTable: .*{name}"):
-        sink.prepare_target(harness.SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"write": "append"}, r"options.write: KeyMismatch: the table has a primary key \(id\)"),
-        ({"write": "upsert", "key": ["name"]}, "options.key: KeyMismatch: the table's primary key is id"),
-        ({"write": "upsert", "key": ["id"], "bucket": 3}, "options.bucket: BucketMismatch: the table has 2 buckets"),
-        (
-            {"write": "upsert", "key": ["id", "name"], "partitionBy": ["name"]},
-            "options.key: KeyMismatch",
-        ),
-        ({"write": "upsert", "key": ["there"]}, "options.key: SchemaMismatch: there is no column `there`"),
-    ],
-)
-def test_options_that_are_not_the_tables_are_said(place: Place, options: dict[str, Any], message: str) -> None:
-    place.peer.create(
-        place.folder,
-        TABLE,
-        [("id", "int64", False), ("name", "string", True)],
-        primary_keys=["id"],
-        options={"bucket": "2"},
-    )
-    with pytest.raises(TargetError, match=message):
-        prepared(place, **options)
-
-
-def test_columns_that_do_not_fit_are_said(place: Place) -> None:
-    sink = prepared(place)
-    cases = {
-        "column `id`: the table has int64, it would get string": {"id": pa.string(), "name": pa.string()},
-        "column `more`: the table has no such column": {"id": pa.int64(), "name": pa.string(), "more": pa.int64()},
-    }
-    for message, fields in cases.items():
-        with pytest.raises(TargetError, match=f"options.table: SchemaMismatch: {message}"):
-            sink.prepare_target(pa.schema(fields))
-    with pytest.raises(TargetError, match=r"column `name`: .* has no type in Paimon"):
-        place.sink(table="db.other").prepare_target(pa.schema({"name": pa.time64("us")}))
-
-
-def test_a_null_in_a_required_column_is_said(place: Place) -> None:
-    place.peer.create(place.folder, TABLE, [("id", "int64", False), ("name", "string", False)])
-    sink = prepared(place)
-    with pytest.raises(TargetError, match="NullInRequiredColumn: column `name`"):
-        stage(sink, 1, ROWS)
-    assert place.peer.leftovers(place.folder, TABLE) == set()
-
-
-def test_a_place_that_cannot_be_one_is_said(place: Place) -> None:
-    (place.folder / "db.db").write_text("a file")
-    with pytest.raises(TargetError, match=r"options.catalog.warehouse: NotADirectory: .*db.db"):
-        prepared(place)
-
-
-@pytest.fixture
-def proxied(paimon_peer: PaimonPeer, s3_server: S3Server, toxiproxy: Toxiproxy) -> Iterator[tuple[Place, Proxy]]:
-    """A warehouse on S3 whose sink goes through a proxy."""
-    with (
-        toxiproxy.proxy(s3_server.address) as proxy,
-        warehouse_on_s3(paimon_peer, s3_server, f"http://{proxy.listen}") as place,
-    ):
-        yield place, proxy
-
-
-@contextmanager
-def before_snapshots(place: Place, action: Any) -> Iterator[None]:
-    """Do something once, when the sink's client is about to send a snapshot."""
-    events = client_for(place.sink().options.storage).meta.events
-    waiting = [action]
-
-    def handler(request: Any, **_: Any) -> None:
-        if "/snapshot/snapshot-" in request.url and waiting:
-            waiting.pop()()
-
-    events.register("before-send.s3.PutObject", handler)
-    yield
-    events.unregister("before-send.s3.PutObject", handler)
-
-
-def test_a_lost_answer_of_a_snapshot_is_unknown_and_then_found(proxied: tuple[Place, Proxy]) -> None:
-    place, proxy = proxied
-    sink = prepared(place)
-    staged = stage(sink, 1, ROWS)
-    toxics: list[str] = []
-    # `100 Continue` passes, so that the body is sent; the answer to it does not.
-    lose = lambda: toxics.append(proxy.add_toxic("limit_data", bytes=len("HTTP/1.1 100 Continue\r\n\r\n") + 1))  # noqa: E731
-    with before_snapshots(place, lose):
-        made = commit(sink, staged)
-    assert made.answers() == {Answer.UNKNOWN}
-    assert made.reasons() == {"AnswerLost"}
-    proxy.remove_toxic(toxics[0])
-    assert harness.ask(sink, "probe", staged).answers() == {Answer.ALREADY_COMMITTED}
-    assert commit(sink, staged, may_have_landed=True).answers() == {Answer.ALREADY_COMMITTED}
-    harness.clean(sink, 1)
-    assert commit(sink, stage(sink, 2, MORE), 1).answers() == {Answer.COMMITTED}
-    assert rows_of(place) == Counter(ROWS + MORE)
-    assert place.peer.leftovers(place.folder, TABLE) == set()
-
-
-def test_a_connection_that_is_cut_while_a_snapshot_is_made_commits_it_once(proxied: tuple[Place, Proxy]) -> None:
-    place, proxy = proxied
-    sink = prepared(place)
-
-    def cut() -> None:
-        proxy.disable()
-        proxy.enable()
-
-    with before_snapshots(place, cut):
-        assert commit(sink, stage(sink, 1, ROWS)).answers() == {Answer.COMMITTED}
-    assert rows_of(place) == Counter(ROWS)
-    assert len(place.snapshots()) == 1
-
-
-def test_a_server_that_is_away_is_asked_again_later(proxied: tuple[Place, Proxy]) -> None:
-    place, proxy = proxied
-    sink = prepared(place)
-    staged = stage(sink, 1, ROWS)
-    proxy.disable()
-    assert commit(sink, staged).answers() == {Answer.RETRY_LATER}
-    proxy.enable()
-    assert commit(sink, staged).answers() == {Answer.COMMITTED}
-
-
-def test_twins_racing_on_s3_never_commit_twice(proxied: tuple[Place, Proxy]) -> None:
-    place, _ = proxied
-    sink = prepared(place)
-    for checkpoint in range(1, 9):
-        staged = stage(sink, checkpoint, [(checkpoint, "x")])
-        made: list[harness.Round] = []
-        twin = lambda: made.append(commit(sink, staged, checkpoint - 1, may_have_landed=True))  # noqa: B023, E731
-        together(twin, twin)
-        assert [found.aggregated[0].answer for found in made].count(Answer.COMMITTED) == 1
-    assert rows_of(place) == Counter((number, "x") for number in range(1, 9))
-    assert place.peer.leftovers(place.folder, TABLE) == set()
-
-
-def test_a_missing_bucket_or_a_wrong_key_is_said_by_name(proxied: tuple[Place, Proxy]) -> None:
-    place, _ = proxied
-    with pytest.raises(TargetError, match=r"options.catalog.warehouse: BucketMissing"):
-        prepared(place, catalog={"warehouse": "s3://no-such-bucket/x"})
-    sink = place.sink()
-    storage = sink.options.storage.model_copy(update={"secret_key": SecretStr("wrong-secret")})
-    stranger = PaimonSink(sink.options.model_copy(update={"storage": storage}), harness.identity())
-    with pytest.raises(TargetError, match="PermissionDenied") as caught:
-        stranger.prepare_target(harness.SCHEMA)
-    assert "wrong-secret" not in str(caught.value)
 
 
 def test_a_failed_writer_leaves_no_file(place: Place) -> None:

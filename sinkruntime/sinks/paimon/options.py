@@ -125,6 +125,8 @@ class Options(OptionsModel):
             )
         if not _TABLE.fullmatch(self.table):
             raise PydanticCustomError("table", "`table` is `database.table`, of letters, digits and `_`")
+        if self.storage.upload_lifetime is not None:
+            raise PydanticCustomError("lifetime", "`storage.uploadLifetime`: this sink leaves no uploads open")
         self._check_write()
         return self
 
