@@ -57,7 +57,8 @@ class Place:
         return self._connected
 
     def storage_options(self) -> dict[str, str]:
-        """What `deltalake` is told. All that it would else look up in the environment is said here."""
+        """What `deltalake` is told. All that it would else look up in the environment is said here; with an endpoint it
+        asks no metadata service for a region or keys."""
         if self._options.is_local:
             return {}
         storage = self._options.storage
@@ -71,7 +72,7 @@ class Place:
             "AWS_ALLOW_HTTP": "true" if endpoint_of(self._options).startswith("http://") else "false",
             "AWS_CONDITIONAL_PUT": "etag",  # a version of the log is written once, by whoever comes first
             "AWS_S3_ALLOW_UNSAFE_RENAME": "false",
-            "AWS_S3_LOCKING_PROVIDER": "none",
+            "AWS_SKIP_SIGNATURE": "false",
             "max_retries": str(ATTEMPTS_MAX),
             "retry_timeout": f"{RETRY_SECONDS_MAX}s",
             "timeout": f"{REQUEST_TIMEOUT_SECONDS}s",
