@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from tests.servers.toxiproxy import Proxy, Toxiproxy
 
 VERSION = "4.2.0"
 LISTING = Path(__file__).with_name("kafka_jars.txt")
+DRIVER_LISTING = Path(__file__).parents[2] / "requirements" / "jars.txt"
 FETCH = Path(__file__).parents[2] / "images" / "fetch_jars.py"
 FETCH_TIMEOUT_SECONDS = 900
 START_TIMEOUT_SECONDS = 90.0
@@ -167,22 +169,40 @@ class KafkaServer:
 
 def locate_jars() -> Path:
     """The folder of the broker's jars, fetched if need be. Raises ProgramMissingError."""
-    for name in ("java", "mvn"):
-        if shutil.which(name) is None:
-            raise ProgramMissingError(f"{name} is missing: a Kafka broker needs Java 17 and, once, Maven")
+    return _fetched(f"kafka-{VERSION}", LISTING.read_text())
+
+
+def locate_connector() -> list[Path]:
+    """The jars of Spark's Kafka connector, as the driver image has them. Raises ProgramMissingError."""
+    lines = DRIVER_LISTING.read_text().splitlines()
+    wanted = [line for line in lines if _is_connector(line)]
+    return sorted(_fetched(f"spark-kafka-{zlib.crc32(' '.join(wanted).encode()):08x}", "\n".join(wanted)).glob("*.jar"))
+
+
+def _is_connector(line: str) -> bool:
+    return not line.startswith("#") and ("kafka" in line or "commons-pool2" in line)
+
+
+def _fetched(name: str, listing: str) -> Path:
+    """A folder of the cache with the jars of a listing."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise ProgramMissingError(f"{program} is missing: Kafka needs Java 17 and, once, Maven")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sinkjob-tests"
-    folder = cache / f"kafka-{VERSION}"
+    folder = cache / name
     if folder.exists():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(FETCH), str(LISTING), str(folder)]
+    wanted = cache / f"{name}.txt"
+    wanted.write_text(listing)
+    command = [sys.executable, str(FETCH), str(wanted), str(folder)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         if folder.exists():  # another run was first
             return folder
         said = str(getattr(error, "stderr", None) or error)
-        raise ProgramMissingError(f"the broker's jars were not fetched: {said[-LOG_TAIL_CHARACTERS:]}") from error
+        raise ProgramMissingError(f"the jars were not fetched: {said[-LOG_TAIL_CHARACTERS:]}") from error
     return folder
 
 
