@@ -150,18 +150,24 @@ def check_features(table: DeltaTable, options: Options) -> None:
 
 
 def check_partitions(shape: Shape, options: Options) -> None:
-    """Raises `TargetError` unless `partitionBy` is left out or is the table's, and its values can be paths."""
+    """Raises `TargetError` unless `partitionBy` is left out or is the table's, and its types will do."""
     wanted = options.partition_by
     if wanted and wanted != shape.partition_by:
         has = ", ".join(shape.partition_by) or "no columns"
         message = f"the table is partitioned by {has}, it would get {', '.join(wanted)}"
         raise TargetError("PartitionMismatch", message, path="options.partitionBy")
-    for name in shape.partition_by:
-        kind = shape.schema.field(name).type
+    _check_partition_types(shape.schema, shape.partition_by)
+
+
+def _check_partition_types(schema: pa.Schema, names: tuple[str, ...]) -> None:
+    """Every reader takes such values from the log as they were: not so decimals below zero (`deltalake`), and instants
+    (Spark reads them in the session's time zone)."""
+    for name in names:
+        kind = schema.field(name).type
         types = pa.types
-        good = (types.is_string, types.is_integer, types.is_date, types.is_boolean, types.is_decimal)
+        good = (types.is_string, types.is_integer, types.is_date, types.is_boolean)
         if not any(check(kind) for check in good):
-            right = "strings, whole numbers, dates, booleans and decimals"
+            right = "strings, whole numbers, dates and booleans"
             message = f"partition column `{name}` is {schemas.kind(kind)}; expected {right}"
             raise TargetError("UnsupportedType", message, path="options.partitionBy")
 
@@ -212,6 +218,7 @@ def create(place: Place, options: Options, rows: pa.Schema) -> None:
     if options.partition_by and set(options.partition_by) >= set(rows.names):
         message = "every column is a partition column: nothing is left to write"
         raise TargetError("SchemaMismatch", message, path="options.partitionBy")
+    _check_partition_types(rows, options.partition_by)
     try:
         with talking(f"creating the table {place.uri}"):
             deltalake.DeltaTable.create(
