@@ -6,9 +6,13 @@ import logging
 
 import click
 
-from benchmarks import operators, runtime
+from benchmarks import operators, runtime, tables
 
-SUITES = {"runtime": (runtime.run, runtime.NAMES), "operator": (operators.run, operators.NAMES)}
+SUITES = {
+    "runtime": (runtime.run, runtime.NAMES),
+    "operator": (operators.run, operators.NAMES),
+    "tables": (tables.run, tables.NAMES),
+}
 
 
 @click.command()

@@ -44,12 +44,15 @@ SCHEMA = "id BIGINT, at TIMESTAMP, category STRING, account STRING, quantity INT
 class Bench:
     """A folder and a SparkSession that all runs share."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are further ones of Spark, such as jars, that must be there when it starts."""
         self.folder = folder
         self._runs = 0
         source = {"format": "parquet", "path": str(folder), "schema": SCHEMA}
         spec = self._job({"source": source, "sinks": [_NOWHERE]}).job.spec
-        self.session: SparkSession = open_session(SessionSettings("bench", spec, folder, MASTER))
+        self.session: SparkSession = open_session(
+            SessionSettings("bench", spec, folder, MASTER, defaults=settings or {})
+        )
         # `sinkjob run` ends Spark when it has ended; here the next run takes the same session.
         self.session.stop = lambda: None  # type: ignore[method-assign]
 

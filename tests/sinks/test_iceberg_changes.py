@@ -229,6 +229,7 @@ def test_a_table_partitioned_by_what_is_not_in_the_key_is_refused(tmp_path: Path
             r"`partitionBy`: cannot read `bucket\(id\)`: expected a",
         ),
         ({"createTable": True, "sortBy": ["day(at) down"]}, r"`sortBy`: cannot read `day\(at\) down`"),
+        ({"table": "db.${kind}"}, r"rows cannot be routed by `\$\{field\}`; expected the name of one table"),
         ({"table": "rows"}, "`table`: `rows` is not a name with a namespace"),
     ],
 )

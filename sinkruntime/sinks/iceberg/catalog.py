@@ -6,11 +6,12 @@ the options alone: pyiceberg's own configuration files and environment variables
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.iceberg.options import CatalogType, Options
@@ -24,7 +25,11 @@ READ_TIMEOUT_SECONDS = 60.0
 #: A writer's view of a table may be this old. What it then writes is still right: field ids and specs never change.
 TABLE_AGE_SECONDS = 5.0
 TABLES_MAX = 256
+#: Between the attempts to read.
+PAUSES_SECONDS = (0.1, 0.3, 0.9)
 FORMAT_VERSION = 2
+
+T = TypeVar("T")
 
 _tables: dict[tuple[object, ...], tuple[float, Table]] = {}
 _lock = threading.Lock()
@@ -40,12 +45,17 @@ def open_catalog(options: Options) -> Catalog:
         raise ConfigurationError("MissingModule", message, path="options.catalog", advice=advice) from error
     given = options.catalog
     properties = _properties(options)
-    with talking(options):
-        if given.type is CatalogType.REST:
-            from sinkruntime.sinks.iceberg.rest import open_rest
+    logging.getLogger("pyiceberg").setLevel(logging.WARNING)  # it tells of each file system that it makes
 
-            return open_rest(given.name, properties)
-        return AVAILABLE_CATALOGS[Kind(given.type.value)](given.name, properties)
+    def connect() -> Catalog:
+        with talking(options):
+            if given.type is CatalogType.REST:
+                from sinkruntime.sinks.iceberg.rest import open_rest
+
+                return open_rest(given.name, properties)
+            return AVAILABLE_CATALOGS[Kind(given.type.value)](given.name, properties)
+
+    return _again(connect)
 
 
 @contextmanager
@@ -60,10 +70,24 @@ def opened(options: Options) -> Iterator[Catalog]:
 
 def load_table(catalog: Catalog, options: Options, name: str) -> Table:
     """The table as it is now. Raises `TargetError` where it is not there, or is of a kind that cannot be written."""
-    with talking(options):
-        table = catalog.load_table(name)
+
+    def load() -> Table:
+        with talking(options):
+            return catalog.load_table(name)
+
+    table = _again(load)
     check_format(table)
     return table
+
+
+def _again(read: Callable[[], T]) -> T:
+    """Read, a few times where the connection fails: a reading may be repeated, whatever became of it."""
+    for pause_seconds in PAUSES_SECONDS:
+        try:
+            return read()
+        except ConnectionError:
+            time.sleep(pause_seconds)
+    return read()
 
 
 def check_format(table: Table) -> None:

@@ -157,6 +157,10 @@ class Options(OptionsModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if "${" in self.table:
+            raise PydanticCustomError(
+                "routing", "`table`: rows cannot be routed by `${field}`; expected the name of one table"
+            )
         if not _TABLE.fullmatch(self.table):
             message = "`table`: `{table}` is not a name with a namespace; expected `namespace.table`"
             raise PydanticCustomError("table", message, {"table": self.table})

@@ -1,0 +1,40 @@
+"""The suite `tables`: streaming appends into table formats, beside Spark's own streaming writers into the same catalog.
+
+One Spark runs all of them; each measurement says what it needs when Spark starts. `docs/benchmarks.md` says how each
+figure is taken.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Collection
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.figures import Measurement, run_suite
+from benchmarks.jobs import Bench
+from benchmarks.tables_iceberg import IcebergAppend
+
+#: By name; a further format adds its class here.
+FORMATS = {"iceberg": IcebergAppend}
+NAMES = tuple(FORMATS)
+
+
+def run(rounds: int, scale: float, only: Collection[str]) -> bool:
+    """Run the suite, or those of its measurements that are named; whether every figure is ok."""
+    folder = Path(tempfile.mkdtemp(prefix="sinkjob-bench-"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        made = [FORMATS[name](stack, folder, scale) for name in NAMES if not only or name in only]
+        settings: dict[str, str] = {}
+        for measurement in made:
+            jars = ",".join(filter(None, [settings.get("spark.jars"), measurement.settings.get("spark.jars")]))
+            settings |= {**measurement.settings, "spark.jars": jars}
+        bench = Bench(folder, settings)
+        stack.callback(bench.close)
+        measurements: list[Measurement] = []
+        for measurement in made:
+            measurement.use(bench)
+            measurements.append(measurement)
+        return run_suite(measurements, rounds)

@@ -1,0 +1,149 @@
+"""`--sink iceberg`: a partitioned table in a SQL catalog, and one in a REST catalog behind a proxy that cuts
+connections by chance. After each kill manifests are read by pyiceberg and files by DuckDB, at the end all by Spark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.killmatrix.bench import Bench
+from tests.killmatrix.file_s3 import DISTURBED_SECONDS_MAX, QUIET_SECONDS_MAX, TOXICS
+from tests.killmatrix.files import FileRows
+from tests.killmatrix.rows import COLUMNS, Rows
+from tests.servers import iceberg_rest, iceberg_spark, toxiproxy
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+TABLES = {"lake": "db.lake", "lines": "db.lines"}
+SQL = f"SELECT {', '.join(COLUMNS)} FROM t".replace(" at,", " unix_micros(at) AS at,")
+
+
+class IcebergBench(Bench):
+    """`lake` is committed by the driver (a local catalog's default), `lines` by the coordinator under the token."""
+
+    disturbs = True
+
+    def prepare(self) -> None:
+        servers = self.folder / "servers"
+        for name in ("rest", "toxiproxy"):
+            (servers / name).mkdir(parents=True)
+        (self.folder / "out").mkdir()
+        iceberg_spark.locate()
+        self._server = self.stack.enter_context(iceberg_rest.serve(servers / "rest"))
+        toxics = self.stack.enter_context(toxiproxy.serve(servers / "toxiproxy"))
+        self._proxy = self.stack.enter_context(toxics.proxy(self._server.address))
+        self._rows = {name: FileRows() for name in TABLES}
+        self._toxic: str | None = None
+        self._next = 0.0
+
+    def sinks(self) -> list[dict[str, Any]]:
+        sql = {"type": "sql", "uri": "sqlite:///out/catalog.db", "warehouse": "./out/warehouse"}
+        rest = {"type": "rest", "uri": f"http://{self._proxy.listen}"}
+        lake = {"catalog": sql, "partitionBy": ["label", "bucket(2, id)"], "distributionMode": "hash"}
+        lines = {"catalog": rest, "targetFileSize": "1KiB", "sortBy": ["id desc"]}
+        sinks: list[dict[str, Any]] = [
+            {"name": "lake", "options": lake},
+            {"name": "lines", "options": lines, "select": list(reversed(COLUMNS)), "commit": {"runOn": "Operator"}},
+        ]
+        for sink in sinks:
+            sink |= {"type": "iceberg", "guarantee": "ExactlyOnce"}
+            sink["options"] |= {"table": TABLES[sink["name"]], "createTable": True}
+        return sinks
+
+    def read(self, sink: str) -> Rows:
+        table = self._table(sink)
+        return self._rows[sink].total({} if table is None else dict(_live(table)))
+
+    def leftovers(self, ledger_id: str) -> Iterator[str]:
+        for sink, name in TABLES.items():
+            table = self._table(sink)
+            if table is None:
+                yield f"table {name} is missing"
+                continue
+            yield from _unreferred(table)
+            yield from _evidence(table, ledger_id, sink)
+            (seen,) = iceberg_spark.ask((table.metadata_location, SQL))
+            by_spark = Counter(tuple(row.get(column) for column in COLUMNS) for row in seen)
+            if by_spark != self.read(sink):
+                yield f"Spark sees other rows in {name}"
+
+    def _table(self, sink: str) -> Table | None:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError
+
+        out = self.folder / "out"
+        if sink == "lake" and not (out / "catalog.db").exists():
+            return None
+        sql = {"type": "sql", "uri": f"sqlite:///{out}/catalog.db", "warehouse": str(out / "warehouse")}
+        rest = {"type": "rest", "uri": self._server.uri}
+        catalog = load_catalog("default", **(sql if sink == "lake" else rest))
+        try:
+            return catalog.load_table(TABLES[sink])
+        except NoSuchTableError:
+            return None
+        finally:
+            catalog.close()
+
+    def disturb(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        if self._toxic is not None:
+            self.calm()
+            self._next = now + self.chance.random() * QUIET_SECONDS_MAX
+            return
+        self.disturbances += 1
+        kind, stream, attributes = self.chance.choice(TOXICS)
+        self._toxic = self._proxy.add_toxic(kind, stream, **attributes)
+        self._next = now + self.chance.random() * DISTURBED_SECONDS_MAX
+
+    def calm(self) -> None:
+        if self._toxic is not None:
+            self._proxy.remove_toxic(self._toxic)
+            self._toxic = None
+
+
+def _live(table: Table) -> Iterator[tuple[str, tuple[str, Path]]]:
+    """Files of the newest snapshot: name, version, place."""
+    head = table.current_snapshot()
+    for manifest in [] if head is None else head.manifests(table.io):
+        for entry in manifest.fetch_manifest_entry(table.io):
+            path = Path(entry.data_file.file_path.removeprefix("file://"))
+            yield path.name, (str(path.stat().st_size), path)
+
+
+def _unreferred(table: Table) -> Iterator[str]:
+    """Data files, manifests and manifest lists that no snapshot refers to."""
+    known = set()
+    for snapshot in table.metadata.snapshots:
+        known.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            known.add(manifest.manifest_path)
+            known |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    there = {path.removeprefix("file://") for path in known}
+    root = Path(table.location().removeprefix("file://"))
+    for path in [*root.rglob("*.parquet"), *root.rglob("*.avro")]:
+        if str(path) not in there:
+            yield str(path)
+
+
+def _evidence(table: Table, ledger_id: str, sink: str) -> Iterator[str]:
+    """Each checkpoint stands in one summary at most."""
+    found: Counter[str] = Counter()
+    for snapshot in table.metadata.snapshots:
+        summary = snapshot.summary
+        if summary and summary.get("sinkjob.ledger-id") == ledger_id and summary.get("sinkjob.sink") == sink:
+            found[str(summary.get("sinkjob.checkpoint"))] += 1
+    for number, count in found.items():
+        if count > 1:
+            yield f"{count} snapshots of {TABLES[sink]} have checkpoint {number}"
+    if not found:
+        yield f"no snapshot of {TABLES[sink]} has evidence"
+
+
+BENCH = IcebergBench
