@@ -5,9 +5,10 @@ which no reader takes for a part of the table yet, and then creates `<instant>.c
 once. It opens no data file, and keeps nothing between two calls.
 
 Why a checkpoint is committed once: its instant is the one that its writers claimed (`claims`), and stands in the
-decided committable; so every committer of it, however late, creates the same file name if absent, with the same
-bytes. Only one creation succeeds. The evidence is inside that file, so it moves with the data; the previous checkpoint
-was looked up before, and can only have moved on since by this very file.
+decided committable; so every committer of it, however late, creates the same file name if absent. Only one creation
+succeeds. The evidence is inside that file, so it moves with the data; the previous checkpoint was looked up before, and
+can only have moved on since by this very file. The requested file is created if absent, too, and names the very data
+files: should two committables of one checkpoint ever meet, only the files of one are published under the instant.
 """
 
 from __future__ import annotations

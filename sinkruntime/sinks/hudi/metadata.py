@@ -29,7 +29,7 @@ def evidence(identity: SinkIdentity, at: Lineage) -> dict[str, str]:
 
 
 def commit(files: Sequence[Mapping[str, Any]], operation: str, extra: Mapping[str, str]) -> bytes:
-    """The metadata of a commit. Deterministic: whoever commits a checkpoint writes the same bytes."""
+    """The metadata of a commit. Deterministic."""
     partitions: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         partitions.setdefault(file["partition"], []).append(_write_stat(file))
@@ -40,6 +40,22 @@ def commit(files: Sequence[Mapping[str, Any]], operation: str, extra: Mapping[st
         "operationType": operation,
     }
     return json.dumps(value, indent=1).encode()
+
+
+def same_commit(found: bytes, mine: bytes) -> bool:
+    """Whether two commits' metadata are of the same attempt at one checkpoint: evidence and files are equal, though
+    another release, or a job of another name, may have written them."""
+    try:
+        return _essence(found) == _essence(mine)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _essence(data: bytes) -> tuple[object, ...]:
+    value = json.loads(data)
+    extra = value["extraMetadata"]
+    paths = sorted(stat["path"] for some in value["partitionToWriteStats"].values() for stat in some)
+    return tuple(extra[key] for key in (LEDGER, SINK, CHECKPOINT, EPOCH)), paths
 
 
 def _write_stat(file: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from contextlib import suppress
 from pathlib import Path
 
 from sinkruntime.api import SinkIdentity
+from sinkruntime.sinks.hudi.metadata import same_commit
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.timeline import PRIVATE
 from sinkruntime.storage.base import Item, Standing, Storage
-from sinkruntime.storage.local import LOOKS_MAX, LocalStorage, fence_of, sync_directory, write_all
+from sinkruntime.storage.local import LOOKS_MAX, LocalStorage, fence_of, sync_directory, take_lock, write_all
 from sinkruntime.storage.s3 import S3Storage
 
 
@@ -31,11 +33,11 @@ class Table(Storage):
         """Create `path` with these bytes, once for all: `PUBLISHED`, or where it stands."""
 
     def landed(self, path: str, data: bytes) -> Standing:
-        """Where a file stands that somebody has created: with these bytes, or others."""
+        """Where a file stands that somebody has created: for the same files of the same checkpoint, or others."""
         found = self.read(path)
         if found is None:
             return Standing.GONE
-        return Standing.LANDED if found.data == data else Standing.TAKEN
+        return Standing.LANDED if same_commit(found.data, data) else Standing.TAKEN
 
 
 class LocalTable(LocalStorage, Table):
@@ -54,23 +56,27 @@ class LocalTable(LocalStorage, Table):
                 return self.landed(path, data)
             if fence_of(found) >= order:
                 return Standing.FENCED
-            try:
-                _fill(found, data)
-                os.link(found, final)
-            except (FileNotFoundError, FileExistsError):  # it was fenced, or committed, just now
-                continue
-            sync_directory(final.parent)
-            return Standing.PUBLISHED
+            with suppress(FileNotFoundError, FileExistsError):  # it was fenced, or committed, just now
+                if _fill_and_link(found, final, data):
+                    sync_directory(final.parent)
+                    return Standing.PUBLISHED
         raise OSError(f"{path} changed under every look at it")
 
 
-def _fill(staged: Path, data: bytes) -> None:
-    """Never creates the file, and never shortens it: two committers of one checkpoint write the same bytes."""
+def _fill_and_link(staged: Path, final: Path, data: bytes) -> bool:
+    """Write the staged file, which is never created here, and link it. Alone, by a lock: a committer that wakes up late
+    must not write to a file that is linked already. False: it is."""
     handle = os.open(staged, os.O_WRONLY)
     try:
+        take_lock(handle, staged)
+        if final.exists():
+            return False
+        os.ftruncate(handle, 0)
         write_all(handle, data)
+        os.link(staged, final)
     finally:
         os.close(handle)
+    return True
 
 
 class S3Table(S3Storage, Table):
