@@ -91,7 +91,7 @@ def _moments(column: pa.Array[Any]) -> pa.Array[Any]:
     zone = column.type.tz
     if zone not in (None, "UTC"):
         column = column.cast(pa.timestamp("us", "UTC"))
-    text = pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+    text = pc.replace_substring(column.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
     text = pc.replace_substring(text, ".000000", "")
     if zone is None:
         return text
