@@ -28,7 +28,7 @@ from sinkruntime.sinks.jdbc.address import located
 from sinkruntime.sinks.jdbc.databases import stage_for
 from sinkruntime.sinks.jdbc.evidence import Evidence
 from sinkruntime.sinks.jdbc.options import Mode, Options
-from sinkruntime.sinks.jdbc.prepared import check_limit, transactions_for
+from sinkruntime.sinks.jdbc.prepared import check_limit, described, transactions_for, xid_prefix
 from sinkruntime.sinks.jdbc.stage import Stage, TableStage
 from sinkruntime.sinks.jdbc.staging import StagingCommitter, StagingWriter
 from sinkruntime.sinks.jdbc.target import prepare
@@ -80,6 +80,16 @@ class JdbcSink(Sink):
             assert isinstance(stage, TableStage)
             return XaEvidenceCommitter(stage, self.identity)
         return StagingCommitter(stage, self.options, self.identity)
+
+    def inspect(self) -> Mapping[str, Any]:
+        """`prepared`: the prepared transactions of all jobs in the database, for people (`mode: xa`)."""
+        if self.options.mode is not Mode.XA:
+            return {}
+        transactions = transactions_for(self.options)
+        with closing(self._stage().database.connect()) as session:
+            found = transactions.found(session)
+        mine = xid_prefix(self.identity)
+        return {"prepared": [described(one, mine) for one in sorted(found, key=lambda one: one.xid)]}
 
     def evidence(self) -> Proof:
         stage = self._stage()

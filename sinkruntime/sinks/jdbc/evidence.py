@@ -123,9 +123,13 @@ class Evidence:
         return {row[0] for row in session.run(sql, *self._key, checkpoint)}
 
     def prune_writers(self, session: Session, checkpoint: int) -> None:
-        """Remove the rows of checkpoints up to this one, which the evidence itself proves from now on."""
-        sql = f"DELETE FROM {self.writers} WHERE ledger_id = ? AND sink = ? AND checkpoint <= ?"
-        session.run(sql, *self._key, checkpoint)
+        """Remove the rows of checkpoints up to this one, which the evidence itself proves from now on.
+
+        One by one, by the key: MySQL would lock all that it passes, and wait for the next checkpoint's prepared rows.
+        """
+        sql = f"SELECT name FROM {self.writers} WHERE ledger_id = ? AND sink = ? AND checkpoint <= ?"
+        for (name,) in session.run(sql, *self._key, checkpoint):
+            session.run(f"DELETE FROM {self.writers} WHERE name = ?", name)
 
     def _select(self, session: Session, suffix: str) -> Standing | None:
         rows = session.run(

@@ -119,6 +119,8 @@ class Options(OptionsModel):
             raise PydanticCustomError("url", "`url`: {what}", {"what": str(error)}) from None
         if not address.is_file and not address.user:
             raise PydanticCustomError("user", "no user is named; expected one in `url` or in `user`")
+        if address.kind == "sqlite" and "." in self.table:
+            raise PydanticCustomError("table", "`table`: sqlite knows no schema; expected a table's name alone")
         if self.write is not Write.INSERT and not self.key:
             raise PydanticCustomError("key", "`write: {write}` needs `key`", {"write": self.write.value})
         if self.write is Write.INSERT and self.key:

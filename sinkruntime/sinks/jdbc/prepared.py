@@ -176,6 +176,13 @@ def check_limit(limit: int | None, writers: int, setting: str) -> None:
         raise ConfigurationError("TooFewPreparedTransactions", message, path="options.mode", advice=advice)
 
 
+def described(found: Found, mine: str) -> str:
+    """One prepared transaction in words; `mine` is the prefix of this sink's."""
+    age = "" if found.age_seconds is None else f", {found.age_seconds:.0f} s old"
+    owner = "" if found.owner is None else f", of user {found.owner}"
+    return f"{found.xid} ({'this sink' if found.xid.startswith(mine) else 'another job or sink'}{age}{owner})"
+
+
 def transactions_for(options: Options) -> PreparedTransactions:
     """Those of the options' database."""
     if options.address.kind == "postgresql":

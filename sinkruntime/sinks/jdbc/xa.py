@@ -78,9 +78,8 @@ class XaWriter(SinkWriter):
 
     def _begin(self) -> Load:
         session = self._session = self._stage.database.connect()
-        if self._context.lineage.subtask == 0:
-            limit = self._transactions.limit(session)
-            check_limit(limit, self._context.lineage.subtasks, self._transactions.setting)
+        limit = self._transactions.limit(session)
+        check_limit(limit, self._context.lineage.subtasks, self._transactions.setting)
         self._roll_back_former_attempts(session)
         columns = self._stage.target_columns(session, self._context.schema)
         self._transactions.begin(session, self._xid)
