@@ -8,25 +8,46 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.figures import Measurement, run_suite
 from benchmarks.jobs import Bench
 from benchmarks.tables_iceberg import IcebergAppend
 
+
+class InOneSpark(Measurement, Protocol):
+    """A measurement that shares its SparkSession with others."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What Spark needs when it starts."""
+        ...
+
+    def use(self, bench: Bench) -> None:
+        """The session to measure in."""
+
+
+Make = Callable[[ExitStack, Path, float], InOneSpark]
+
 #: By name; a further format adds its class here.
-FORMATS = {"iceberg": IcebergAppend}
+FORMATS: Mapping[str, Make] = {"iceberg": IcebergAppend}
 NAMES = tuple(FORMATS)
 
 
 def run(rounds: int, scale: float, only: Collection[str]) -> bool:
     """Run the suite, or those of its measurements that are named; whether every figure is ok."""
+    return run_in_one_spark(FORMATS, rounds, scale, only)
+
+
+def run_in_one_spark(kinds: Mapping[str, Make], rounds: int, scale: float, only: Collection[str]) -> bool:
+    """Run those of `kinds` that are named, or all of them; whether every figure is ok."""
     folder = Path(tempfile.mkdtemp(prefix="sinkjob-bench-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
-        made = [FORMATS[name](stack, folder, scale) for name in NAMES if not only or name in only]
+        made = [make(stack, folder, scale) for name, make in kinds.items() if not only or name in only]
         settings: dict[str, str] = {}
         for measurement in made:
             jars = ",".join(filter(None, [settings.get("spark.jars"), measurement.settings.get("spark.jars")]))

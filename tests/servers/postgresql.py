@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +57,11 @@ class PostgreSQLServer:
 
 
 @contextmanager
-def serve(prepared_max: int = PREPARED_MAX) -> Iterator[PostgreSQLServer]:
-    """Runs a server with its data in a folder of its own, and removes that. Raises ProgramMissingError."""
+def serve(prepared_max: int = PREPARED_MAX, settings: Mapping[str, str] | None = None) -> Iterator[PostgreSQLServer]:
+    """Runs a server with its data in a folder of its own, and removes that. Raises ProgramMissingError.
+
+    It flushes nothing to disk, unless `settings` say so: what is written survives a killed server, not a power cut.
+    """
     name = account(ACCOUNT)
     prefix = acting_as(name)
     # Not below pytest's own folders: those let nobody else in.
@@ -80,11 +83,11 @@ def serve(prepared_max: int = PREPARED_MAX) -> Iterator[PostgreSQLServer]:
         )  # fmt: skip
 
         def command(port: int) -> list[str]:
-            settings = {"max_prepared_transactions": prepared_max, "max_connections": 100, "shared_buffers": "64MB"}
-            settings["fsync"] = "off"  # what is written survives a killed server, not a power cut
-            wanted = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+            usual = {"max_prepared_transactions": prepared_max, "max_connections": 100, "shared_buffers": "64MB"}
+            wanted = usual | {"fsync": "off"} | dict(settings or {})
+            given = [part for name, value in wanted.items() for part in ("-c", f"{name}={value}")]
             place = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
-            return [*prefix, str(programs / "postgres"), *place, *wanted]
+            return [*prefix, str(programs / "postgres"), *place, *given]
 
         with running(command, folder / "log", {}) as port:
             server = PostgreSQLServer(port)
