@@ -15,6 +15,7 @@ from typing import Protocol
 
 from benchmarks.figures import Measurement, run_suite
 from benchmarks.jobs import Bench
+from benchmarks.tables_delta import DeltaAppend
 from benchmarks.tables_iceberg import IcebergAppend
 
 
@@ -33,7 +34,7 @@ class InOneSpark(Measurement, Protocol):
 Make = Callable[[ExitStack, Path, float], InOneSpark]
 
 #: By name; a further format adds its class here.
-FORMATS: Mapping[str, Make] = {"iceberg": IcebergAppend}
+FORMATS: Mapping[str, Make] = {"iceberg": IcebergAppend, "delta": DeltaAppend}
 NAMES = tuple(FORMATS)
 
 
