@@ -54,6 +54,10 @@ class Bench(ABC):
     def leftovers(self, ledger_id: str) -> Iterable[str]:
         """What is staged and was never committed or removed, and temporary files; asked after the last run."""
 
+    def differences(self, expected: Rows) -> Iterable[str]:
+        """What another reader, too slow to be asked after every kill, sees otherwise; asked after the last run."""
+        return ()
+
     def disturb(self) -> None:  # noqa: B027  (most benches have nothing to do)
         """Called often while a job runs: cut or mend connections by chance."""
 

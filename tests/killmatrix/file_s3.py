@@ -5,11 +5,11 @@ Credentials come from a file and from the environment. Objects are read back pas
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from tests.killmatrix.cuts import Cuts
 from tests.killmatrix.file import FileBench
 from tests.killmatrix.files import FileRows
 from tests.killmatrix.rows import Rows
@@ -21,24 +21,9 @@ if TYPE_CHECKING:
 BUCKET = "kill-matrix"
 PREFIX = "KILL_S3_"
 
-#: A disturbance begins after so long at most, and lasts so long at most.
-QUIET_SECONDS_MAX = 2.0
-DISTURBED_SECONDS_MAX = 1.0
 
-#: Connections that are reset, that hang until they are cut, and answers that are lost after the request has arrived.
-TOXICS: tuple[tuple[str, Literal["upstream", "downstream"], dict[str, int]], ...] = (
-    ("reset_peer", "downstream", {"timeout": 0}),
-    ("reset_peer", "upstream", {"timeout": 20}),
-    ("timeout", "downstream", {"timeout": 0}),
-    ("timeout", "upstream", {"timeout": 300}),
-    ("limit_data", "downstream", {"bytes": 0}),
-)
-
-
-class FileS3Bench(FileBench):
+class FileS3Bench(Cuts, FileBench):
     """Two prefixes of one bucket."""
-
-    disturbs = True
 
     def prepare(self) -> None:
         super().prepare()
@@ -47,18 +32,16 @@ class FileS3Bench(FileBench):
             (servers / name).mkdir(parents=True)
         self._server = self.stack.enter_context(s3.serve(servers / "s3"))
         toxics = self.stack.enter_context(toxiproxy.serve(servers / "toxiproxy"))
-        self._proxy = self.stack.enter_context(toxics.proxy(self._server.address))
+        self.proxy = self.stack.enter_context(toxics.proxy(self._server.address))
         self._server.make_bucket(BUCKET)
         self._client: S3Client = self._server.client()
         self.stack.callback(self._client.close)
         (self.folder / "s3.env").write_text(
             f"storage.accessKey={self._server.access_key}\nstorage.secretKey={self._server.secret_key}\n"
         )
-        self._toxic: str | None = None
-        self._next = 0.0
 
     def sinks(self) -> list[dict[str, Any]]:
-        storage = {"endpoint": f"http://{self._proxy.listen}", "region": self._server.region, "pathStyle": True}
+        storage = {"endpoint": f"http://{self.proxy.listen}", "region": self._server.region, "pathStyle": True}
         sinks = super().sinks()
         for sink in sinks:
             sink["options"] |= {"path": f"s3://{BUCKET}/{sink['name']}", "storage": storage}
@@ -99,24 +82,6 @@ class FileS3Bench(FileBench):
         for sink in self._rows:
             staged = self._client.list_objects_v2(Bucket=BUCKET, Prefix=f"{sink}/_sinkjob/staging/")
             yield from (entry["Key"] for entry in staged.get("Contents", []))
-
-    def disturb(self) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        if self._toxic is not None:
-            self.calm()
-            self._next = now + self.chance.random() * QUIET_SECONDS_MAX
-            return
-        self.disturbances += 1
-        kind, stream, attributes = self.chance.choice(TOXICS)
-        self._toxic = self._proxy.add_toxic(kind, stream, **attributes)
-        self._next = now + self.chance.random() * DISTURBED_SECONDS_MAX
-
-    def calm(self) -> None:
-        if self._toxic is not None:
-            self._proxy.remove_toxic(self._toxic)
-            self._toxic = None
 
 
 BENCH = FileS3Bench

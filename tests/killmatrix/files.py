@@ -1,4 +1,4 @@
-"""Reads files of rows back for the kill matrix: Parquet by DuckDB, JSON by the standard library.
+"""Reads files of rows back for the kill matrix: Parquet by DuckDB, ORC by pyarrow, JSON by the standard library.
 
 The file benches call it. Partition values are read from the directories' names.
 """
@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 import duckdb
+import pyarrow.orc
 
 from tests.killmatrix.rows import COLUMNS, EPOCH, Row, Rows
 
@@ -42,7 +43,7 @@ def _read(name: str, path: Path) -> Rows:
     partitions = dict(part.split("=", 1) for part in PurePosixPath(name).parent.parts)
     fixed = {unquote(key): None if value == NULL else unquote(value) for key, value in partitions.items()}
     kind = name.rpartition(".")[2]
-    records = _parquet(path) if kind == "parquet" else _json(path)
+    records = {"parquet": _parquet, "orc": _orc}.get(kind, _json)(path)
     return Counter(_row({**record, **fixed}) for record in records)
 
 
@@ -56,6 +57,16 @@ def _parquet(path: Path) -> list[dict[str, object]]:
         )
         names = [column[0] for column in relation.description or ()]
         return [dict(zip(names, values, strict=True)) for values in relation.fetchall()]
+
+
+def _orc(path: Path) -> list[dict[str, object]]:
+    """Timestamps are wall clocks in UTC."""
+    records: list[dict[str, object]] = pyarrow.orc.read_table(path).to_pylist()
+    for record in records:
+        at = record.get("at")
+        if isinstance(at, datetime.datetime):
+            record["at"] = (at.replace(tzinfo=datetime.UTC) - EPOCH) // datetime.timedelta(microseconds=1)
+    return records
 
 
 def _literal(path: Path) -> str:

@@ -141,6 +141,8 @@ class Matrix:
             for word, some in (("missing", missing), ("extra", extra)):
                 if some:
                     self._say(f"    sink {sink}: {some.total()} rows {word}, such as {next(iter(some))}")
+        for difference in self._bench.differences(expected):
+            self._problem(difference)
         ledger = self._job.ledger.read()
         result.leftovers = [*self._bench.leftovers(ledger.ledger_id), *self._payloads()]
         for name in result.leftovers:

@@ -55,6 +55,11 @@ class Place:
             return found
 
     @property
+    def keys(self) -> list[str]:
+        """Names of the partition columns."""
+        return [key.name for key in self.table().partitionKeys]
+
+    @property
     def directory(self) -> Path:
         """Where the table's files are, in the file system of this machine."""
         return self.path_of(self.table().sd.location)
@@ -68,7 +73,7 @@ class Place:
     def rows(self) -> Counter[Row]:
         """(id, name) of every row that the metastore leads to."""
         table = self.table()
-        keys = [key.name for key in table.partitionKeys]
+        keys = self.keys
         if not keys:
             return Counter(read(self.path_of(table.sd.location), {}))
         found: Counter[Row] = Counter()

@@ -1,6 +1,7 @@
 """Reads Hive tables by Spark, with Spark's own client of the metastore: `spark_hive.py URI FOLDER TABLE...`.
 
-Run as a program, because Spark takes a metastore only when its JVM starts. Prints one JSON array a table. The JVM is in a time zone far from UTC: instants must not change by that. Spark's client (Hive 2.3) knows no metastore 4.
+Run as a program, because Spark takes a metastore only when its JVM starts. Prints one JSON array a table. The
+JVM is in a time zone far from UTC: instants must not change by that. Spark's client (Hive 2.3) knows no metastore 4.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def main(uri: str, folder: str, *tables: str) -> None:
     written = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "ignoreNullFields": "false"}
     for table in tables:
         rows = spark.table(table).select(to_json(struct("*"), written)).collect()
-        print(f"[{', '.join(row[0] for row in rows)}]")
+        print(json.dumps([json.loads(row[0]) for row in rows]))  # in ASCII: no line break but ours
     spark.stop()
 
 
