@@ -1,7 +1,8 @@
 """Real Hive metastores (4.0.1 and 3.1.3, over Derby) for tests; their jars come from Maven, once, into a cache.
 
 Loaded as a pytest plugin by `tests/conftest.py`. One of each for the session: tests take databases of their own. What
-runs without pytest, as the kill matrix does, calls `serve`. 3.1.3 listens on all interfaces and cannot be told not to:
+runs without pytest, as the kill matrix does, calls `serve`; `python -m tests.servers.hive_metastore PORT` runs a 4.0.1
+for people, until it is interrupted. 3.1.3 listens on all interfaces and cannot be told not to:
 it runs in a network of its own, and is reached through a socket in the file system.
 """
 
@@ -11,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -136,10 +138,10 @@ def locate(version: int) -> Path:
 
 
 @contextmanager
-def serve(folder: Path, version: int = 4) -> Iterator[Metastore]:
+def serve(folder: Path, version: int = 4, port: int = 0) -> Iterator[Metastore]:
     """Runs a metastore with its data below `folder`. Raises ProgramMissingError."""
     jars = locate(version)
-    server = Metastore(folder, version)
+    server = Metastore(folder, version, port or free_port())
     for name in ("warehouse", "external", "conf"):
         (folder / name).mkdir()
     properties = "".join(
@@ -251,3 +253,15 @@ def hive_bucket(hive_metastore: Metastore, s3_server: S3Server) -> S3Server:
     s3_server.make_bucket(BUCKET)
     hive_metastore.bucket.symlink_to(s3_server.data_dir / BUCKET)
     return s3_server
+
+
+def main(port: int) -> None:
+    """Run one until it is interrupted; its data go with it."""
+    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), port=port) as server:
+        print(f"{server.uri} is ready; Ctrl-C ends it", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
