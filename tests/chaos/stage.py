@@ -164,7 +164,7 @@ class Stage:
     def _whole(self) -> bool:
         place = self._place
         try:
-            drivers, executors = place.pods("driver"), place.pods("executor")
+            drivers, executors = place.pods("driver"), place.executors()
             server = (place.cluster.get("pod", "s3", "-n", "servers") or {}).get("status", {}).get("conditions", [])
             ready = any(found["type"] == "Ready" and found["status"] == "True" for found in server)
             enough = len(drivers) == 1 and len(executors) >= EXECUTORS and len(place.replicas()) > 1

@@ -35,6 +35,12 @@ class Place:
         labels = f"sinkjob.io/job={self.job},app.kubernetes.io/component={component}"
         return _running(self.cluster.items("pods", "-n", self.namespace, "-l", labels))
 
+    def executors(self) -> list[Json]:
+        """Those of the driver that runs: after an outage an ended driver's may still be listed."""
+        epochs = [pod["metadata"]["name"].rpartition("-")[2] for pod in self.pods("driver")]
+        starts = tuple(f"{self.job}-{epoch}-exec-" for epoch in epochs)
+        return [pod for pod in self.pods("executor") if pod["metadata"]["name"].startswith(starts)]
+
     def replicas(self) -> list[Json]:
         """The operator's pods that are ready."""
         labels = "app.kubernetes.io/component=operator"
@@ -81,7 +87,7 @@ def _remove(place: Place, namespace: str, names: list[str]) -> None:
 
 
 def _executor(place: Place, dice: int) -> Strike:
-    pods = sorted(pod["metadata"]["name"] for pod in place.pods("executor"))
+    pods = sorted(pod["metadata"]["name"] for pod in place.executors())
     name = pods[dice % len(pods)]
     return Strike(name, lambda: _remove(place, place.namespace, [name]))
 
