@@ -1,7 +1,7 @@
 """Our `iceberg` sink against Spark's own streaming write, into one REST catalog (Iceberg's reference server).
 
-`tables.py` runs it. Both sides read the same Parquet files, a file a batch; their tables have no partitions and the same
-codec, and are read back by Spark.
+`tables.py` runs it. Both sides read the same Parquet files, a file a batch. Their tables have the same codec and no
+partitions, and are read back by Spark.
 """
 
 from __future__ import annotations

@@ -4,14 +4,12 @@ connections by chance. After each kill manifests are read by pyiceberg and files
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.killmatrix.bench import Bench
-from tests.killmatrix.file_s3 import DISTURBED_SECONDS_MAX, QUIET_SECONDS_MAX, TOXICS
+from tests.killmatrix.cuts import Cuts
 from tests.killmatrix.files import FileRows
 from tests.killmatrix.rows import COLUMNS, Rows
 from tests.servers import iceberg_rest, iceberg_spark, toxiproxy
@@ -23,10 +21,8 @@ TABLES = {"lake": "db.lake", "lines": "db.lines"}
 SQL = f"SELECT {', '.join(COLUMNS)} FROM t".replace(" at,", " unix_micros(at) AS at,")
 
 
-class IcebergBench(Bench):
+class IcebergBench(Cuts):
     """`lake` is committed by the driver (a local catalog's default), `lines` by the coordinator under the token."""
-
-    disturbs = True
 
     def prepare(self) -> None:
         servers = self.folder / "servers"
@@ -36,14 +32,12 @@ class IcebergBench(Bench):
         iceberg_spark.locate()
         self._server = self.stack.enter_context(iceberg_rest.serve(servers / "rest"))
         toxics = self.stack.enter_context(toxiproxy.serve(servers / "toxiproxy"))
-        self._proxy = self.stack.enter_context(toxics.proxy(self._server.address))
+        self.proxy = self.stack.enter_context(toxics.proxy(self._server.address))
         self._rows = {name: FileRows() for name in TABLES}
-        self._toxic: str | None = None
-        self._next = 0.0
 
     def sinks(self) -> list[dict[str, Any]]:
         sql = {"type": "sql", "uri": "sqlite:///out/catalog.db", "warehouse": "./out/warehouse"}
-        rest = {"type": "rest", "uri": f"http://{self._proxy.listen}"}
+        rest = {"type": "rest", "uri": f"http://{self.proxy.listen}"}
         lake = {"catalog": sql, "partitionBy": ["label", "bucket(2, id)"], "distributionMode": "hash"}
         lines = {"catalog": rest, "targetFileSize": "1KiB", "sortBy": ["id desc"]}
         sinks: list[dict[str, Any]] = [
@@ -67,9 +61,14 @@ class IcebergBench(Bench):
                 continue
             yield from _unreferred(table)
             yield from _evidence(table, ledger_id, sink)
-            (seen,) = iceberg_spark.ask((table.metadata_location, SQL))
-            by_spark = Counter(tuple(row.get(column) for column in COLUMNS) for row in seen)
-            if by_spark != self.read(sink):
+
+    def differences(self, expected: Rows) -> Iterator[str]:
+        names = {sink: name for sink, name in TABLES.items() if self._table(sink) is not None}
+        tables = [self._table(sink) for sink in names]
+        questions = [(table.metadata_location, SQL) for table in tables if table is not None]
+        for name, seen in zip(names.values(), iceberg_spark.ask(*questions), strict=True):
+            rows = Counter(tuple(row.get(column) for column in COLUMNS) for row in seen)
+            if rows != expected:
                 yield f"Spark sees other rows in {name}"
 
     def _table(self, sink: str) -> Table | None:
@@ -88,24 +87,6 @@ class IcebergBench(Bench):
             return None
         finally:
             catalog.close()
-
-    def disturb(self) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        if self._toxic is not None:
-            self.calm()
-            self._next = now + self.chance.random() * QUIET_SECONDS_MAX
-            return
-        self.disturbances += 1
-        kind, stream, attributes = self.chance.choice(TOXICS)
-        self._toxic = self._proxy.add_toxic(kind, stream, **attributes)
-        self._next = now + self.chance.random() * DISTURBED_SECONDS_MAX
-
-    def calm(self) -> None:
-        if self._toxic is not None:
-            self._proxy.remove_toxic(self._toxic)
-            self._toxic = None
 
 
 def _live(table: Table) -> Iterator[tuple[str, tuple[str, Path]]]:
