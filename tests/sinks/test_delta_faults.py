@@ -322,6 +322,22 @@ def test_compaction_between_commit_and_clean_up_loses_nothing(place: Place) -> N
     assert DeltaTable(place.path, version=2).to_pyarrow_table().num_rows == len(ROWS + MORE)
 
 
+@pytest.mark.parametrize("more", [WRITES[0], WRITES[2]], ids=lambda more: more["write"])
+def test_recovery_finds_attempts_that_came_after_the_clean_up(place: Place, more: dict[str, Any]) -> None:
+    sink = ready(place, **more)
+    for checkpoint, rows in ((1, [(1, "one")]), (2, MORE)):
+        commit(sink, stage(sink, checkpoint, rows), checkpoint - 1)
+        harness.clean(sink, checkpoint)
+    pending = stage(sink, 3, [(3, "three")])
+    before = place.unnamed()
+    stage(sink, 1, [(1, "late")], attempt=1)
+    stage(sink, 2, MORE, attempt=1)
+    harness.recover(sink, harness.garbage(epoch=2, firsts=[1, 4], unsettled=[3]))
+    assert place.unnamed() == before
+    assert commit(sink, pending, 2).answers() == {Answer.COMMITTED}
+    assert rows_of(place) == Counter([(1, "one"), *MORE, (3, "three")])
+
+
 def test_complete_replaces_and_an_empty_checkpoint_empties(place: Place) -> None:
     sink = ready(place, write="complete")
     for checkpoint, rows in ((1, ROWS), (2, MORE), (3, [])):

@@ -302,6 +302,18 @@ def test_wrong_keys_and_missing_buckets_are_said_by_name_and_no_secret_is(s3_ser
 
 
 @pytest.mark.integration
+def test_what_is_removed_leaves_no_object_behind(s3_server: S3Server) -> None:
+    place = s3_place(s3_server, s3_server.endpoint)
+    sink = place.sink()
+    sink.prepare_target(SCHEMA)
+    harness.ask(sink, "abort", stage(sink, 1, ROWS))
+    client = s3_server.client()
+    found = client.list_objects_v2(Bucket=place.path.split("/")[2])["Contents"]
+    client.close()
+    assert [entry["Key"] for entry in found] == [f"some/table/_delta_log/{0:020d}.json"]
+
+
+@pytest.mark.integration
 def test_the_environment_of_the_process_is_not_used(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     place = s3_place(s3_server, s3_server.endpoint)
     poison = {

@@ -49,6 +49,8 @@ ATTEMPTS_MAX = 10
 HISTORY_MAX = 100
 #: Checkpoints whose committed names are remembered.
 REMEMBERED_MAX = 32
+#: Newest settled checkpoints in which recovery looks for attempts that came late.
+SETTLED_MAX = 16
 #: An order as one number: tenures above, requests below.
 ORDER_BITS = 32
 
@@ -237,10 +239,15 @@ class DeltaCommitter(SinkAggregatedCommitter):
     def recover(self, garbage: Garbage) -> None:
         if garbage.ledger_id != self._identity.ledger_id:
             return
-        for name in self._place.directories(names.home(self._identity, self._options.write)):
-            origin = names.origin_of(name)
-            if origin is not None and garbage.undecided(*origin):
+        home = names.home(self._identity, self._options.write)
+        origins = [origin for name in self._place.directories(home) if (origin := names.origin_of(name)) is not None]
+        for origin in origins:
+            if garbage.undecided(*origin):
                 self._remove(*origin)
+        # A losing attempt can come after its checkpoint was cleaned; only one of the newest.
+        for origin in [origin for origin in origins if garbage.settled(*origin)][-SETTLED_MAX:]:
+            if self._unnamed(*origin):
+                self.clean(*origin)
 
     def clean(self, checkpoint: int, epoch: int) -> None:
         kept = self._committed.get((checkpoint, epoch))
@@ -265,12 +272,14 @@ class DeltaCommitter(SinkAggregatedCommitter):
 
     def _remove(self, checkpoint: int, epoch: int, kept: frozenset[str] = frozenset()) -> None:
         """Remove what a checkpoint of an epoch staged, but never what the table names."""
+        self._place.remove(sorted(self._unnamed(checkpoint, epoch) - kept))
+        self._place.prune(names.directory(self._identity, self._options.write, checkpoint, epoch))
+
+    def _unnamed(self, checkpoint: int, epoch: int) -> set[str]:
+        """What a checkpoint of an epoch staged, and the table does not name now."""
         directory = names.directory(self._identity, self._options.write, checkpoint, epoch)
-        doomed = {found.path for found in self._place.files(directory)} - kept
-        if doomed and self._options.write is not Write.UPSERT:
-            doomed -= set(self._active_files())
-        self._place.remove(sorted(doomed))
-        self._place.prune(directory)
+        found = {file.path for file in self._place.files(directory)}
+        return found if not found or self._options.write is Write.UPSERT else found - set(self._active_files())
 
     def _active_files(self) -> Iterator[str]:
         prefix = f"{self._place.uri}/"

@@ -7,9 +7,9 @@ of the options reach the clients. Never reads a data file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -23,8 +23,7 @@ REQUEST_TIMEOUT_SECONDS = 60
 #: Of one request, by the client; S3's own advice is to repeat throttled ones.
 ATTEMPTS_MAX = 5
 RETRY_SECONDS_MAX = 30
-
-Result = TypeVar("Result")
+CREATE_ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +86,8 @@ class Place:
     def create(self, path: str) -> Any:
         """A stream for a new file; the file is there after `close`."""
         if self._options.is_local:
-            where = os.path.join(self.root, path)
-            os.makedirs(os.path.dirname(where), exist_ok=True)
-            return _Synced(where)
-        return self._ask(lambda: self.system.open_output_stream(self._full(path)))
-
-    def open(self, path: str) -> Any:
-        """A file to read at any place."""
-        return self._ask(lambda: self.system.open_input_file(self._full(path)))
+            return _created(os.path.join(self.root, path))
+        return self.system.open_output_stream(self._full(path))
 
     def read(self, path: str) -> bytes | None:
         """A small file; None where there is none."""
@@ -109,25 +102,40 @@ class Place:
         """All files below a directory; none where it does not exist."""
         selector = pafs.FileSelector(self._full(directory), allow_not_found=True, recursive=True)
         prefix = len(self.root) + 1
-        for info in self._ask(lambda: self.system.get_file_info(selector)):
+        for info in self.system.get_file_info(selector):
             if info.type is pafs.FileType.File:
                 yield Found(info.path[prefix:], info.size)
 
     def directories(self, directory: str) -> list[str]:
         """Names of the directories in a directory, ordered."""
         selector = pafs.FileSelector(self._full(directory), allow_not_found=True)
-        found = self._ask(lambda: self.system.get_file_info(selector))
+        found = self.system.get_file_info(selector)
         return sorted(info.base_name for info in found if info.type is pafs.FileType.Directory)
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files, and local directories that are then empty. What is gone already is no error."""
+        if not self._options.is_local:
+            self._remove_objects(list(paths))
+            return
         for path in paths:
             try:
                 self.system.delete_file(self._full(path))
             except FileNotFoundError:
                 continue
-            if self._options.is_local:
-                self._prune(os.path.dirname(path))
+            self._prune(os.path.dirname(path))
+
+    def _remove_objects(self, paths: list[str]) -> None:
+        """By the log's own client: Arrow's leaves an object for the directory behind."""
+        if not paths:
+            return
+        from deltalake.fs import DeltaStorageHandler
+
+        store = DeltaStorageHandler(self.uri, self.storage_options())
+        for path in paths:
+            try:
+                store.delete_file(path)
+            except FileNotFoundError:
+                continue
 
     def prune(self, directory: str) -> None:
         """Remove a local directory if it is empty; object stores have none."""
@@ -143,8 +151,16 @@ class Place:
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}"
 
-    def _ask(self, request: Callable[[], Result]) -> Result:
-        return request()
+
+def _created(path: str) -> _Synced:
+    for _ in range(CREATE_ATTEMPTS_MAX - 1):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            return _Synced(path)
+        except FileNotFoundError:
+            continue  # another task has just removed the directory, which was empty
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return _Synced(path)
 
 
 class _Synced:
