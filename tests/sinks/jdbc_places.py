@@ -30,6 +30,7 @@ class Place(Protocol):
     def staged(self) -> set[str]: ...
     def prepared(self) -> set[str]: ...
     def roll_back(self, xid: str) -> None: ...
+    def commit_prepared(self, xid: str) -> None: ...
 
 
 def make(place: Place, ledger_id: str = LEDGER, sink: str = "lake", address: str = "", **options: Any) -> JdbcSink:
@@ -68,6 +69,9 @@ class PostgreSQLPlace:
     def roll_back(self, xid: str) -> None:
         self.query(f"ROLLBACK PREPARED '{xid}'")
 
+    def commit_prepared(self, xid: str) -> None:
+        self.query(f"COMMIT PREPARED '{xid}'")
+
 
 @dataclass(frozen=True, slots=True)
 class MariaDBPlace:
@@ -94,8 +98,14 @@ class MariaDBPlace:
         return {f"{text[:first]}_{text[first:]}" for first, text in found}
 
     def roll_back(self, xid: str) -> None:
+        self._xa("ROLLBACK", xid)
+
+    def commit_prepared(self, xid: str) -> None:
+        self._xa("COMMIT", xid)
+
+    def _xa(self, verb: str, xid: str) -> None:
         ledger, _, rest = xid.removeprefix("sinkjob_").partition("_")
-        self.query(f"XA ROLLBACK 'sinkjob_{ledger}','{rest}'")
+        self.query(f"XA {verb} 'sinkjob_{ledger}','{rest}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,9 @@ class SQLitePlace:
     def roll_back(self, xid: str) -> None:
         raise AssertionError("SQLite prepares no transaction")
 
+    def commit_prepared(self, xid: str) -> None:
+        raise AssertionError("SQLite prepares no transaction")
+
 
 @dataclass(frozen=True, slots=True)
 class DuckDBPlace:
@@ -141,4 +154,7 @@ class DuckDBPlace:
         return set()
 
     def roll_back(self, xid: str) -> None:
+        raise AssertionError("DuckDB prepares no transaction")
+
+    def commit_prepared(self, xid: str) -> None:
         raise AssertionError("DuckDB prepares no transaction")

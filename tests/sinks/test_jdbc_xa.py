@@ -7,9 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sinkruntime.api import Sink
-from tests.sinks.contract import SinkContract
-from tests.sinks.harness import LEDGER, Row
+from sinkruntime.api import Answer, Sink
+from sinkruntime.errors import ConfigurationError
+from sinkruntime.sinks.jdbc.prepared import check_limit
+from tests.servers import postgresql
+from tests.sinks import harness
+from tests.sinks.contract import MORE, ROWS, YES, SinkContract
+from tests.sinks.harness import LEDGER, Row, commit, stage
 from tests.sinks.jdbc_places import MariaDBPlace, Place, PostgreSQLPlace, make, visible
 
 pytestmark = pytest.mark.integration
@@ -24,7 +28,7 @@ class XaContract(SinkContract):
     golden_value: ClassVar[Any] = {"rows": 5, "xid": XID}
 
     def make_sink(self, place: Place, ledger_id: str = LEDGER, sink: str = "lake") -> Sink:
-        return make(place, ledger_id, sink, mode="xa")
+        return make(place, ledger_id, sink, mode="xa", lockTimeout="3s")
 
     def read_visible(self, place: Place) -> Counter[Row]:
         return visible(place)
@@ -39,6 +43,41 @@ class XaContract(SinkContract):
     def recreate(self, place: Place) -> None:
         place.query("DROP TABLE ~.t")
 
+    def test_clean_removes_losers_of_that_checkpoint_only(self, sink: Sink, place: Any) -> None:
+        """As the suite's, with attempts of one number: a later one rolls back those before it by itself."""
+        pending = stage(sink, 2, MORE)
+        before = self.list_staged(place)
+        winner = stage(sink, 1, ROWS)
+        stage(sink, 1, ROWS)
+        commit(sink, winner)
+        for _ in range(2):
+            harness.clean(sink, 1)
+            assert self.list_staged(place) == before
+        commit(sink, pending, 1)
+        assert self.read_visible(place) == Counter(ROWS + MORE)
+
+    def test_a_retry_rolls_back_its_own_lower_attempts_only(self, sink: Sink, place: Any) -> None:
+        other = stage(sink, 2, MORE)
+        stage(sink, 1, ROWS)
+        kept = stage(sink, 1, ROWS, attempt=1)
+        assert self.list_staged(place) == {item["xid"] for made in (other, kept) for _, item in made.present()}
+
+    def test_an_unknown_transaction_never_means_committed(self, sink: Sink, place: Any) -> None:
+        staged = stage(sink, 1, ROWS, MORE)
+        place.roll_back(staged.present()[0][1]["xid"])
+        made = commit(sink, staged, may_have_landed=True)
+        assert [request.answer for request in made.writers] == [Answer.REFUSED, Answer.COMMITTED]
+        assert made.writers[0].reason == "CommittableLost"
+        assert self.checkpoint_of(sink) == 0
+
+    def test_a_writers_commit_without_an_answer_is_proved_by_its_row(self, sink: Sink, place: Any) -> None:
+        staged = stage(sink, 1, ROWS)
+        place.commit_prepared(staged.present()[0][1]["xid"])
+        assert harness.ask(sink, "probe", staged).writers[0].answer is Answer.ALREADY_COMMITTED
+        assert commit(sink, staged, may_have_landed=True).answers() <= YES
+        assert self.read_visible(place) == Counter(ROWS)
+        assert place.query("SELECT count(*) FROM ~._sinkjob_writers") in ([(0,)], ((0,),))
+
 
 class TestPostgreSQL(XaContract):
     @pytest.fixture
@@ -50,3 +89,25 @@ class TestMariaDB(XaContract):
     @pytest.fixture
     def place(self, mariadb_place: MariaDBPlace) -> Place:
         return mariadb_place
+
+
+def test_a_server_that_prepares_nothing_is_refused_by_what_to_set(jdbc_postgresql: Any) -> None:
+    with postgresql.serve(prepared_max=0) as server:
+        server.make_database("sinkjob")
+        place = PostgreSQLPlace(server, "public")
+        with pytest.raises(ConfigurationError, match="TooFewPreparedTransactions") as caught:
+            make(place, mode="xa").prepare_target(harness.SCHEMA)
+    assert "max_prepared_transactions" in caught.value.advice
+    assert "maxPending + 1" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("limit", "writers", "fits"), [(8, 4, True), (7, 4, False), (None, 1_000, True), (0, 1, False)]
+)
+def test_the_limit_holds_a_pending_checkpoint_and_the_next_one(limit: int | None, writers: int, fits: bool) -> None:
+    try:
+        check_limit(limit, writers, "x")
+    except ConfigurationError:
+        assert not fits
+    else:
+        assert fits
