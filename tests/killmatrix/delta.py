@@ -6,15 +6,13 @@ After each kill the log is read by the standard library and files by DuckDB, at 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from tests.killmatrix.bench import Bench
-from tests.killmatrix.file_s3 import DISTURBED_SECONDS_MAX, QUIET_SECONDS_MAX, TOXICS
+from tests.killmatrix.cuts import Cuts
 from tests.killmatrix.files import FileRows
 from tests.killmatrix.rows import COLUMNS, Rows
 from tests.servers import delta_spark, s3, toxiproxy
@@ -23,10 +21,8 @@ BUCKET = "kill-matrix"
 SQL = f"SELECT {', '.join(COLUMNS)} FROM ".replace(" at,", " unix_micros(at) AS at,")
 
 
-class DeltaBench(Bench):
+class DeltaBench(Cuts):
     """`lake` is committed by the driver (a local table's default), `lines` on S3 by the coordinator under the token."""
-
-    disturbs = True
 
     def prepare(self) -> None:
         delta_spark.locate()
@@ -35,17 +31,15 @@ class DeltaBench(Bench):
             (servers / name).mkdir(parents=True)
         self._server = self.stack.enter_context(s3.serve(servers / "s3"))
         toxics = self.stack.enter_context(toxiproxy.serve(servers / "toxiproxy"))
-        self._proxy = self.stack.enter_context(toxics.proxy(self._server.address))
+        self.proxy = self.stack.enter_context(toxics.proxy(self._server.address))
         self._server.make_bucket(BUCKET)
         keys = f"storage.accessKey={self._server.access_key}\nstorage.secretKey={self._server.secret_key}\n"
         (self.folder / "s3.env").write_text(keys)
         self._tables = {"lake": self.folder / "out" / "lake", "lines": self._server.data_dir / BUCKET / "lines"}
         self._rows = {name: FileRows() for name in self._tables}
-        self._toxic: str | None = None
-        self._next = 0.0
 
     def sinks(self) -> list[dict[str, Any]]:
-        storage = {"endpoint": f"http://{self._proxy.listen}", "region": self._server.region, "pathStyle": True}
+        storage = {"endpoint": f"http://{self.proxy.listen}", "region": self._server.region, "pathStyle": True}
         lake = {"path": "out/lake", "partitionBy": ["label"], "maxOpenFiles": 3}
         lines = {"path": f"s3://{BUCKET}/lines", "targetFileSize": "1KiB", "storage": storage}
         return [
@@ -73,27 +67,12 @@ class DeltaBench(Bench):
                 if name not in named and not name.startswith("_delta_log/"):
                     yield f"{sink}: {name}"
             yield from _evidence(root, ledger_id, sink)
-            (seen,) = delta_spark.ask(f"{SQL}delta.`{root}`")
-            if Counter(tuple(row.get(column) for column in COLUMNS) for row in seen) != self.read(sink):
+
+    def differences(self, expected: Rows) -> Iterator[str]:
+        answers = delta_spark.ask(*(f"{SQL}delta.`{root}`" for root in self._tables.values()))
+        for sink, seen in zip(self._tables, answers, strict=True):
+            if Counter(tuple(row.get(column) for column in COLUMNS) for row in seen) != expected:
                 yield f"Spark sees other rows in {sink}"
-
-    def disturb(self) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        if self._toxic is not None:
-            self.calm()
-            self._next = now + self.chance.random() * QUIET_SECONDS_MAX
-            return
-        self.disturbances += 1
-        kind, stream, attributes = self.chance.choice(TOXICS)
-        self._toxic = self._proxy.add_toxic(kind, stream, **attributes)
-        self._next = now + self.chance.random() * DISTURBED_SECONDS_MAX
-
-    def calm(self) -> None:
-        if self._toxic is not None:
-            self._proxy.remove_toxic(self._toxic)
-            self._toxic = None
 
 
 def _actions(root: Path) -> Iterator[tuple[int, dict[str, Any]]]:
