@@ -222,6 +222,12 @@ def test_a_required_column_that_the_rows_lack_becomes_optional_where_that_is_wan
     assert place.rows() == Counter([(1, None)])
 
 
+def test_a_catalog_in_a_file_is_made_with_its_folder(tmp_path: Path) -> None:
+    place = sql_place(tmp_path / "not" / "there", more={"createTable": True})
+    place.sink().prepare_target(harness.SCHEMA)
+    assert place.rows() == Counter()
+
+
 def test_a_type_that_iceberg_lacks_is_refused_by_column(tmp_path: Path) -> None:
     sink = sql_place(tmp_path, more={"createTable": True}).sink()
     with pytest.raises(TargetError, match="UnsupportedType: column `how_long`: Iceberg has no type for duration"):

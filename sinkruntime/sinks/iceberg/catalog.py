@@ -7,6 +7,7 @@ the options alone: pyiceberg's own configuration files and environment variables
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ def open_catalog(options: Options) -> Catalog:
         raise ConfigurationError("MissingModule", message, path="options.catalog", advice=advice) from error
     given = options.catalog
     properties = _properties(options)
+    if options.create_table and given.sqlite_folder:
+        os.makedirs(given.sqlite_folder, exist_ok=True)
     logging.getLogger("pyiceberg").setLevel(logging.WARNING)  # it tells of each file system that it makes
 
     def connect() -> Catalog:

@@ -70,6 +70,13 @@ class Catalog(OptionsModel):
         local = self.warehouse is not None and (self.warehouse.startswith(("/", "file:", ".")))
         return bool(_SQLITE.match(self.uri.get_secret_value())) or local
 
+    @property
+    def sqlite_folder(self) -> str:
+        """The folder of a SQLite database; "" for all else."""
+        uri = self.uri.get_secret_value()
+        found = _SQLITE.match(uri)
+        return os.path.dirname(uri[found.end() :]) if found else ""
+
     def properties(self) -> dict[str, str]:
         """What pyiceberg is given. Holds secrets."""
         extras = {key: value.get_secret_value() for key, value in (self.__pydantic_extra__ or {}).items()}
