@@ -6,12 +6,13 @@ import logging
 
 import click
 
-from benchmarks import operators, runtime, tables
+from benchmarks import operators, runtime, tables, transactional
 
 SUITES = {
     "runtime": (runtime.run, runtime.NAMES),
     "operator": (operators.run, operators.NAMES),
     "tables": (tables.run, tables.NAMES),
+    "transactional": (transactional.run, transactional.NAMES),
 }
 
 
