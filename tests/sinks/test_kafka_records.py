@@ -23,15 +23,14 @@ from tests.sinks.kafka import Place, make_place, make_topic, read
 
 pytestmark = pytest.mark.integration
 
-SCHEMA = pa.schema(
-    {
-        "id": pa.int64(),
-        "name": pa.string(),
-        "raw": pa.binary(),
-        "to": pa.string(),
-        "tags": pa.map_(pa.string(), pa.string()),
-    }
-)
+FIELDS: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "name": pa.string(),
+    "raw": pa.binary(),
+    "to": pa.string(),
+    "tags": pa.map_(pa.string(), pa.string()),
+}
+SCHEMA = pa.schema(FIELDS)
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def test_avro_is_the_bare_datum_of_a_schema_made_from_the_columns(place: Place) 
     found = [
         fastavro.schemaless_reader(io.BytesIO(message.value() or b""), schema, None) for message in place.messages()
     ]
-    assert sorted(found, key=lambda one: one["id"]) == [  # type: ignore[index,arg-type,call-overload]
+    assert sorted(found, key=lambda one: one["id"]) == [  # type: ignore[index,call-overload]
         {"id": 1, "name": "ünï", "raw": b"\0\xff"},
         {"id": 2, "name": None, "raw": b"\0\xff"},
     ]
@@ -105,9 +104,10 @@ def test_headers_come_from_a_map_or_from_sparks_array(place: Place) -> None:
     write(sink, [row(1, tags=[("a", "x"), ("b", None)]), row(2)])
     found = {message.value(): message.headers() for message in place.messages()}
     assert found == {b'{"id":1}': [("a", b"x"), ("b", None)], b'{"id":2}': None}
-    pairs = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+    pairs = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     other = make_sink(make_place(place.direct), headersField="h")
-    write(other, [{"id": 1, "h": [{"key": "k", "value": b"\xff"}]}], pa.schema({"id": pa.int64(), "h": pairs}))
+    fields: dict[str, pa.DataType] = {"id": pa.int64(), "h": pairs}
+    write(other, [{"id": 1, "h": [{"key": "k", "value": b"\xff"}]}], pa.schema(fields))
     (message,) = read(place.direct, other.options.topic)
     assert (message.value(), message.headers()) == (b'{"id":1}', [("k", b"\xff")])
 

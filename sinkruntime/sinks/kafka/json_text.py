@@ -93,10 +93,10 @@ def _moments(column: pa.Array[Any]) -> pa.Array[Any]:
         column = column.cast(pa.timestamp("us", "UTC"))
     text = pc.replace_substring(column.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
     text = pc.replace_substring(text, ".000000", "")
-    if zone is None:
-        return text
-    joined: pa.Array[Any] = pc.binary_join_element_wise(text, pa.scalar("+00:00"), "")
-    return joined
+    if zone is not None:
+        text = pc.binary_join_element_wise(text, pa.scalar("+00:00"), "")
+    told: pa.Array[Any] = text
+    return told
 
 
 def _one_by_one(column: pa.Array[Any]) -> pa.Array[Any]:

@@ -111,7 +111,8 @@ def test_no_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )  # fmt: skip
 def test_columns_that_do_not_fit_are_refused_by_name(more: dict[str, Any], path: str, said: str) -> None:
-    schema = pa.schema({"id": pa.int64(), "name": pa.string(), "tags": pa.map_(pa.string(), pa.string())})
+    fields: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string(), "tags": pa.map_(pa.string(), pa.string())}
+    schema = pa.schema(fields)
     given_options = {name: value for name, value in {**LEAST, **more}.items() if value is not None}
     with pytest.raises(TargetError) as caught:
         Encoder(Options.model_validate(given_options), schema)
@@ -120,7 +121,8 @@ def test_columns_that_do_not_fit_are_refused_by_name(more: dict[str, Any], path:
 
 
 def test_a_row_without_a_topic_is_refused() -> None:
-    schema = pa.schema({"id": pa.int64(), "to": pa.string()})
+    fields: dict[str, pa.DataType] = {"id": pa.int64(), "to": pa.string()}
+    schema = pa.schema(fields)
     encoder = Encoder(Options.model_validate({"bootstrapServers": "b", "topicField": "to"}), schema)
     with pytest.raises(TargetError, match="column `to` is null") as caught:
         encoder.encode(pa.RecordBatch.from_pylist([{"id": 1, "to": "a"}, {"id": 2, "to": None}], schema=schema))
