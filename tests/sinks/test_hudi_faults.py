@@ -15,6 +15,7 @@ from sinkruntime.api import Answer
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.hudi.committer import HudiCommitter
 from sinkruntime.sinks.hudi.timeline import pending_paths
+from sinkruntime.storage.base import Standing
 from tests.servers.hudi_reader import HudiReader
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES
@@ -310,3 +311,34 @@ def test_the_evidence_says_who_and_what(place: Place, hudi_reader: HudiReader) -
     }
     assert name.removesuffix(".commit") in (sink.prove(7, 3) or "")
     assert sink.prove(8, 3) is None
+
+
+def test_a_commit_that_another_release_or_name_of_the_job_has_begun_is_ended(place: Place) -> None:
+    """What it wrote differs in its bytes, and says the same."""
+    sink = prepared(place)
+    staged = stage(sink, 1, ROWS)
+    with pytest.raises(Killed):
+        stepped(sink, 4, "after", die).commit(harness.requests_for(sink, staged).aggregated)
+    for path in place.root.glob(".hoodie/*.inflight"):
+        value = json.loads(path.read_text())
+        if value["partitionToWriteStats"]:
+            value["extraMetadata"]["sinkjob.job"] = "data/former-name"
+            path.write_text(json.dumps(value, indent=7))
+    assert commit(sink, staged, may_have_landed=True).answers() == {Answer.COMMITTED}
+    assert read(place) == Counter(ROWS)
+
+
+def test_a_committer_never_writes_to_a_commit_that_is_linked(place: Place) -> None:
+    """One that slept before it wrote, with other bytes for the same commit, changes nothing."""
+    sink = prepared(place)
+    staged = stage(sink, 1, ROWS)
+    (item,) = harness.requests_for(sink, staged).aggregated
+    (instant,) = item.committable["instants"]
+    final = place.root / ".hoodie" / f"{instant}.commit"
+    (reserved,) = item.committable["reserved"]
+    stage_name = place.root / STAGING / LEDGER / "lake" / reserved["staged"]
+    table = sink.table()
+    assert table.complete(reserved, f".hoodie/{instant}.commit", b"{}", (1, 1)) is Standing.PUBLISHED
+    assert stage_name.exists()
+    assert table.complete(reserved, f".hoodie/{instant}.commit", b"other", (1, 1)) is Standing.TAKEN
+    assert final.read_bytes() == b"{}"
