@@ -227,21 +227,21 @@ def _refuse_ambient_token() -> None:
 
 
 def endpoint_of(options: Options) -> str:
-    """The service's URL; said always, so that no environment says it."""
-    storage = options.storage
-    if storage.endpoint:
-        return storage.endpoint.rstrip("/")
-    host = f"s3.{storage.region}.amazonaws.com"
-    if storage.path_style:
-        return f"https://{host}"
-    bucket = urlsplit(options.location).netloc
-    return f"https://{bucket}.{host}"
+    """The service's URL as `deltalake` wants it: with the bucket, unless that stands in the path. Said always, so that
+    no environment says it."""
+    base = urlsplit(_service(options))
+    bucket = "" if options.storage.path_style else f"{urlsplit(options.location).netloc}."
+    return f"{base.scheme}://{bucket}{base.netloc}"
+
+
+def _service(options: Options) -> str:
+    return options.storage.endpoint or f"https://s3.{options.storage.region}.amazonaws.com"
 
 
 def _s3(options: Options) -> pafs.FileSystem:
     storage = options.storage
     access, secret = keys_of(options)
-    endpoint = urlsplit(storage.endpoint or f"https://s3.{storage.region}.amazonaws.com")
+    endpoint = urlsplit(_service(options))
     token = None if storage.session_token is None else storage.session_token.get_secret_value()
     return pafs.S3FileSystem(
         access_key=access,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sinkruntime.api import Guarantee, RunOn
 from sinkruntime.sinks.delta import VACUUM_RETENTION_SECONDS, DeltaSink
 from sinkruntime.sinks.delta.options import Options
+from sinkruntime.sinks.delta.place import endpoint_of
 from sinkruntime.tables.changes import Changes, Condition
 from tests.sinks import harness
 
@@ -76,3 +77,16 @@ def test_secrets_are_not_shown() -> None:
     )
     assert "hidden" not in repr(made)
     assert "hidden" not in str(made.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("storage", "url"),
+    [
+        ({}, "https://bucket.s3.us-east-1.amazonaws.com"),
+        ({"region": "eu-west-1", "pathStyle": True}, "https://s3.eu-west-1.amazonaws.com"),
+        ({"endpoint": "http://minio:9000/", "pathStyle": True}, "http://minio:9000"),
+        ({"endpoint": "https://objects.example.org"}, "https://bucket.objects.example.org"),
+    ],
+)
+def test_the_bucket_stands_in_the_host_or_in_the_path(storage: dict[str, Any], url: str) -> None:
+    assert endpoint_of(options(path="s3://bucket/table", storage=storage)) == url
