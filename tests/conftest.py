@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.servers.kafka",
     "tests.servers.mariadb",
     "tests.servers.paimon",
+    "tests.servers.paimon_java",
     "tests.servers.postgresql",
     "tests.servers.s3",
     "tests.servers.toxiproxy",

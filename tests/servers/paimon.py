@@ -7,12 +7,8 @@ without pytest, as the kill matrix does, calls `serve`.
 
 import base64
 import json
-import os
 import pickle
-import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers.environments import locate_environment
 from tests.servers.programs import ProgramMissingError
 
 REQUIREMENT = "pypaimon==2.1.0"
@@ -80,7 +77,7 @@ class PaimonPeer:
 @contextmanager
 def serve() -> Iterator[PaimonPeer]:
     """Runs the process. Raises ProgramMissingError."""
-    command = [str(_python()), str(PEER)]
+    command = [str(locate()), str(PEER)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -99,43 +96,13 @@ def serve() -> Iterator[PaimonPeer]:
 def paimon_peer() -> Iterator[PaimonPeer]:
     """The process. Skips where its environment cannot be made, which is a failure in CI."""
     try:
-        _python()
+        locate()
     except ProgramMissingError as error:
         pytest.skip(f"missing library: {error}")
     with serve() as peer:
         yield peer
 
 
-def _python() -> Path:
+def locate() -> Path:
     """The Python of the environment, made if need be. Raises ProgramMissingError."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sinkjob-tests"
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    target = cache / f"{REQUIREMENT.replace('==', '-')}-py{version}"
-    python = target / "bin" / "python"
-    if python.exists():
-        return python
-    cache.mkdir(parents=True, exist_ok=True)
-    # A folder of its own and a rename: two test runs may make it at the same time.
-    made = Path(tempfile.mkdtemp(dir=cache))
-    try:
-        for command in _commands(made):
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS)
-        if not target.exists():
-            made.rename(target)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
-        told = (getattr(error, "stderr", "") or str(error)).strip()[-2000:]
-        raise ProgramMissingError(f"{REQUIREMENT} could not be installed: {told}") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return python
-
-
-def _commands(folder: Path) -> list[list[str]]:
-    python = str(folder / "bin" / "python")
-    make = [sys.executable, "-m", "venv", "--clear"]
-    if (uv := shutil.which("uv")) is not None:
-        return [
-            [*make, "--without-pip", str(folder)],
-            [uv, "pip", "install", "--quiet", "--python", python, REQUIREMENT],
-        ]
-    return [[*make, str(folder)], [python, "-m", "pip", "install", "--quiet", REQUIREMENT]]
+    return locate_environment("pypaimon", [REQUIREMENT])

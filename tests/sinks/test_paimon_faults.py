@@ -192,6 +192,34 @@ def _unless_killed(leave: Any) -> Any:
     return exit_
 
 
+class Failing(LocalFiles):
+    """Files of which nothing can be read any more after a snapshot was made, which is told as not made."""
+
+    broken = False
+
+    def create(self, path: str, data: bytes) -> bool:
+        super().create(path, data)
+        self.broken = True
+        return False
+
+    def read(self, path: str) -> bytes | None:
+        if self.broken:
+            raise ConnectionError("away")
+        return super().read(path)
+
+
+def test_what_a_snapshot_names_stays_until_its_outcome_is_certain(place: Place) -> None:
+    sink = prepared(place)
+    staged = stage(sink, 1, ROWS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(committer.Table, "__init__", _table_with(committer.Table.__init__, Failing(place.table)))
+        assert commit(sink, staged).answers() == {Answer.RETRY_LATER}
+    assert commit(sink, staged, may_have_landed=True).answers() == {Answer.ALREADY_COMMITTED}
+    harness.clean(sink, 1)
+    assert rows_of(place) == Counter(ROWS)
+    assert place.peer.leftovers(place.folder, TABLE) == set()
+
+
 def test_other_writers_come_between_and_nothing_is_lost(place: Place) -> None:
     sink = prepared(place)
     commit(sink, stage(sink, 1, ROWS))
@@ -222,6 +250,7 @@ def test_snapshots_that_expired_without_our_consumer_are_in_doubt(place: Place) 
     assert commit(sink, staged, may_have_landed=True).reasons() == {"EvidenceExpired"}
     next(place.table.glob("consumer/*")).unlink()
     assert harness.ask(sink, "probe", staged).answers() == {Answer.UNKNOWN}
+    assert harness.ask(sink, "fence", staged).answers() == {Answer.UNKNOWN}
     assert commit(sink, staged, may_have_landed=True).reasons() == {"EvidenceExpired"}
     assert sink.prove(1, 1) is None
 

@@ -117,9 +117,7 @@ class PaimonCommitter(SinkAggregatedCommitter):
             elif standing.whole:
                 request.reply(Answer.ABSENT)
             else:
-                request.reply(
-                    Answer.UNKNOWN, "EvidenceExpired", "snapshots have expired, and our consumer file is gone"
-                )
+                request.reply(Answer.UNKNOWN, "EvidenceExpired", EXPIRED)
 
     def fence(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
@@ -133,6 +131,9 @@ class PaimonCommitter(SinkAggregatedCommitter):
                 standing = snapshots.standing(self._files, self._identity)
                 if checkpoint <= standing.checkpoint:
                     request.reply(Answer.ALREADY_COMMITTED)
+                    return
+                if not standing.whole:
+                    request.reply(Answer.UNKNOWN, "EvidenceExpired", EXPIRED)
                     return
                 if standing.fences.get(checkpoint, (-1, -1)) >= request.order or attempt.fence(standing):
                     request.reply(Answer.FENCED)
@@ -148,11 +149,13 @@ class PaimonCommitter(SinkAggregatedCommitter):
         if garbage.ledger_id != self._identity.ledger_id:
             return
         found = [(name, origin_of(name)) for name in self._table.markers()]
-        undecided = [name for name, origin in found if origin is not None and garbage.undecided(*origin)]
-        self._remove({name: self._table.marked(name) for name in undecided})
-        settled = [(name, origin) for name, origin in found if origin is not None and garbage.settled(*origin)]
-        for checkpoint in sorted({origin[0] for _, origin in settled}):
-            names = [name for name, origin in settled if origin[0] == checkpoint]
+        over = [
+            (name, origin)
+            for name, origin in found
+            if origin is not None and (garbage.undecided(*origin) or garbage.settled(*origin))
+        ]
+        for checkpoint in sorted({origin[0] for _, origin in over}):
+            names = [name for name, origin in over if origin[0] == checkpoint]
             self._discard(checkpoint, {name: self._table.marked(name) for name in names})
 
     def clean(self, checkpoint: int, epoch: int) -> None:
@@ -295,23 +298,24 @@ class Attempt:
         return self._land(document, self._written[before:])
 
     def _land(self, document: Mapping[str, Any], used: Sequence[str]) -> bool:
+        """Make the snapshot. Until its outcome is known for certain, nothing that it names is removed."""
         number = document["id"]
+        self._in_doubt = True
         try:
             made = snapshots.create_snapshot(self._files, number, document)
-        except AnswerLost:
-            self._in_doubt = True
-            raise
+        except OSError as error:  # an earlier try of the same request may have landed
+            raise AnswerLost(str(error)) from error
         if not made:
             # A request that was sent twice finds what it has made itself.
             there = snapshots.read_snapshot(self._files, number)
             made = there is not None and there["baseManifestList"] == document["baseManifestList"]
         if not made:
             self._vain += used
+            self._in_doubt = False
             return False
-        self._written = self._vain
         if not snapshots.is_in_line(self._files, number):
-            self._in_doubt = True
             raise AnswerLost(f"snapshot {number} was made, and the one before it has expired meanwhile")
+        self._written, self._in_doubt = self._vain, False
         snapshots.hint(self._files, number)
         consumer = snapshots.read_consumer(self._files, self._table.identity)
         if consumer is not None:  # where it was removed, the next start makes it anew

@@ -16,7 +16,7 @@ from pathlib import Path
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.paimon.options import Options
 from sinkruntime.storage.base import OutputStream
-from sinkruntime.storage.local import BUFFER_BYTES, make_directories, remove_empty, sync_directory, translated
+from sinkruntime.storage.local import BUFFER_BYTES, make_directories, sync_directory, translated
 
 
 class DataFile(ABC):
@@ -70,7 +70,7 @@ class Files(ABC):
 
     @abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
-        """Remove files. Repeatable."""
+        """Remove files, never directories: another writer may be about to use one. Repeatable."""
 
     @abstractmethod
     def begin(self, path: str) -> DataFile:
@@ -142,10 +142,8 @@ class LocalFiles(Files):
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            final = self._root / path
             with suppress(NotADirectoryError):
-                final.unlink(missing_ok=True)
-                remove_empty(final.parent, self._root)
+                (self._root / path).unlink(missing_ok=True)
 
     def begin(self, path: str) -> DataFile:
         return LocalDataFile(self._root / path)

@@ -85,7 +85,12 @@ def newest(files: Files) -> tuple[int, Document | None]:
         if found is not None and files.missing([path_of(number + 1)]):
             return number, found
     numbers = [int(name.removeprefix("snapshot-")) for name in files.names(DIRECTORY) if name[9:].isdigit()]
-    return (max(numbers), read_snapshot(files, max(numbers))) if numbers else (0, None)
+    if not numbers:
+        return 0, None
+    found = read_snapshot(files, max(numbers))
+    if found is None:
+        raise FileNotFoundError(f"{path_of(max(numbers))} went away while it was looked for")
+    return max(numbers), found
 
 
 def standing(files: Files, identity: SinkIdentity) -> Standing:
