@@ -19,7 +19,8 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 #: The characters that Spark escapes in partition directories (`ExternalCatalogUtils.escapePathName`).
 _ESCAPED = {chr(code) for code in range(1, 0x20)} | set("\"#%'*/:=?\\{[]^\x7f")
-_STEM = re.compile(r"(?:^|-)(\d{12})-(\d+)-")
+#: Checkpoint and epoch in a writer's stem, the last one in a name: the owner's digest before it may be all digits.
+_STEM = re.compile(r"(?:.*[-_])?(\d{12})-(\d+)-\d{5}-\d+-")
 
 
 def owner_digest(identity: SinkIdentity) -> str:
@@ -29,7 +30,7 @@ def owner_digest(identity: SinkIdentity) -> str:
 
 def origin_of(name: str) -> tuple[int, int] | None:
     """(checkpoint, epoch) of a staged name that holds a writer's stem; None: it holds none."""
-    found = _STEM.search(name)
+    found = _STEM.match(name)
     return (int(found[1]), int(found[2])) if found else None
 
 

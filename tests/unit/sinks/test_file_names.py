@@ -58,6 +58,9 @@ def test_a_stem_says_checkpoint_and_epoch() -> None:
     assert origin_of("000000000012-3-00001-0-ab12") == (12, 3)
     assert origin_of("part-5a0f2d1e7c57-000000000012-31-00001-0-ab12-00000.snappy.parquet") == (12, 31)
     assert origin_of("part-5a0f2d1e7c57.parquet") is None
+    assert origin_of("part-123456789012-000000000012-31-00001-0-ab12-00000.parquet") == (12, 31)
+    assert origin_of("123456789012-000000000012-10000-00001-0-210987654321-00000.commit") == (12, 10_000)
+    assert origin_of("0f-0_123456789012-000000000012-3-00001-0-ab12-00000_20261121103000000.parquet") == (12, 3)
     assert origin_of("notes.txt") is None
 
 
