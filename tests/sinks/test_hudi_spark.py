@@ -111,11 +111,12 @@ def test_a_table_of_hudis_own_writer_is_appended_to_and_read_by_both(tmp_path: P
     }
     select = "SELECT CAST(id AS BIGINT) id, label FROM VALUES (1, 'a'), (2, 'b') t(id, label)"
     assert len(hudi_spark.rows(str(path), {**theirs, "sinkjob.write": select})) == 2
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("label", pa.string())])
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("label", pa.string())]
+    schema = pa.schema(fields)
     sink = sink_at(path, recordKey=["id"], partitionBy=["label"], urlEncode=False)
     with pytest.raises(TargetError, match="the table requires a value"):
         sink.prepare_target(schema)
-    required = pa.schema([pa.field("id", pa.int64()), pa.field("label", pa.string(), nullable=False)])
+    required = pa.schema([fields[0], fields[1].with_nullable(False)])
     sink.prepare_target(required)
     assert commit(sink, stage(sink, 1, [{"id": 3, "label": "a"}], required)).answers() == {Answer.COMMITTED}
     again = "SELECT CAST(id AS BIGINT) id, label FROM VALUES (4, 'a') t(id, label)"
