@@ -23,6 +23,7 @@ from sinkruntime.api import Sink
 from sinkruntime.sinks.iceberg import IcebergSink
 from sinkruntime.sinks.iceberg.options import Options
 from tests.servers.iceberg_rest import IcebergRest
+from tests.servers.s3 import S3Server
 from tests.sinks import harness
 from tests.sinks.harness import LEDGER, Row
 
@@ -40,6 +41,7 @@ class Place:
     properties: dict[str, str]
     table: str = TABLE
     endpoint: str = ""
+    buckets: str = ""  # of a table on S3: the folder in which the server keeps each bucket as a folder
     more: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
@@ -76,9 +78,13 @@ class Place:
         found = scan.to_arrow().to_pylist()
         return Counter((row["id"], row["name"]) for row in found)
 
+    def local(self, location: str) -> str:
+        """The path of a file of the table."""
+        return f"{self.buckets}/{location.removeprefix('s3://')}" if self.buckets else location.removeprefix("file://")
+
     def data_files(self) -> set[str]:
         """All files of the table that are no metadata."""
-        data = Path(self.load().location().removeprefix("file://")) / "data"
+        data = self.local(f"{self.load().location()}/data")
         return {os.path.join(folder, name) for folder, _, names in os.walk(data) for name in names}
 
     def orphan_manifests(self) -> set[str]:
@@ -87,8 +93,8 @@ class Place:
         known = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
         for snapshot in table.metadata.snapshots:
             known |= {item.manifest_path for item in snapshot.manifests(table.io)}
-        folder = Path(table.location().removeprefix("file://")) / "metadata"
-        return {str(path) for path in folder.rglob("*.avro")} - {path.removeprefix("file://") for path in known}
+        folder = Path(self.local(f"{table.location()}/metadata"))
+        return {str(path) for path in folder.rglob("*.avro")} - {self.local(path) for path in known}
 
     def referred(self) -> set[str]:
         """Those that some snapshot refers to."""
@@ -97,7 +103,7 @@ class Place:
         for snapshot in table.metadata.snapshots:
             for manifest in snapshot.manifests(table.io):
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-                found |= {entry.data_file.file_path.removeprefix("file://") for entry in entries}
+                found |= {self.local(entry.data_file.file_path) for entry in entries}
         return found
 
     def staged(self) -> set[str]:
@@ -118,3 +124,18 @@ def rest_place(server: IcebergRest, endpoint: str = "", **more: Any) -> Place:
     """A place in a namespace of its own; `endpoint`: a proxy's, for the sink alone."""
     properties = {"type": "rest", "uri": server.uri}
     return Place(properties, f"n{uuid.uuid4().hex[:12]}.rows", endpoint, **more)
+
+
+def s3_place(folder: Path, server: S3Server) -> Place:
+    """A SQL catalog whose tables lie in a bucket of their own."""
+    bucket = server.make_bucket(f"bucket-{uuid.uuid4().hex[:12]}")
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"s3://{bucket}/warehouse",
+        "s3.endpoint": server.endpoint,
+        "s3.region": server.region,
+        "s3.access-key-id": server.access_key,
+        "s3.secret-access-key": server.secret_key,
+    }
+    return Place(properties, buckets=str(server.data_dir))

@@ -10,9 +10,10 @@ import pytest
 
 from sinkruntime.api import Sink
 from tests.servers.iceberg_rest import IcebergRest
+from tests.servers.s3 import S3Server
 from tests.sinks.contract import SinkContract
 from tests.sinks.harness import LEDGER, Row
-from tests.sinks.iceberg_places import Place, rest_place, sql_place
+from tests.sinks.iceberg_places import Place, rest_place, s3_place, sql_place
 
 
 class IcebergContract(SinkContract):
@@ -76,5 +77,15 @@ class TestRestCatalog(IcebergContract):
     @pytest.fixture
     def place(self, iceberg_rest: IcebergRest) -> Place:
         made = rest_place(iceberg_rest)
+        made.make()
+        return made
+
+
+class TestTablesOnS3(IcebergContract):
+    pytestmark = pytest.mark.integration
+
+    @pytest.fixture
+    def place(self, tmp_path: Path, s3_server: S3Server) -> Place:
+        made = s3_place(tmp_path, s3_server)
         made.make()
         return made
