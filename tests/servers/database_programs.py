@@ -84,10 +84,15 @@ def mariadb(folder: Path) -> MariaDBPrograms:
     )
 
 
+def locate() -> Path:
+    """The folder of the jars with the programs. Raises ProgramMissingError."""
+    return locate_jars("databases", LISTING)
+
+
 def _jar(start: str, else_install: str) -> Path:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise ProgramMissingError(f"there are no programs for this machine to fetch: install {else_install}")
     try:
-        return next(locate_jars("databases", LISTING).glob(f"{start}*.jar"))
+        return next(locate().glob(f"{start}*.jar"))
     except ProgramMissingError as error:
         raise ProgramMissingError(f"{error}; or install {else_install}") from error

@@ -110,20 +110,28 @@ class HudiReader:
         return self.table(uri, options).to_pylist()
 
 
+def locate_rust() -> Path:
+    """The Python of hudi-rs. Raises ProgramMissingError."""
+    return locate_environment("hudi-rs", RUST_PACKAGES)
+
+
+def locate_spark() -> tuple[Path, Path]:
+    """The Python of Spark 3.5, and Hudi's jar for it. Raises ProgramMissingError."""
+    (jar,) = locate_jars("hudi-spark", LISTING).iterdir()
+    return locate_environment("hudi-spark", SPARK_PACKAGES), jar
+
+
 @contextmanager
 def rust() -> Iterator[HudiReader]:
     """hudi-rs. Raises ProgramMissingError."""
-    python = locate_environment("hudi-rs", RUST_PACKAGES)
-    with _child([str(python), "-c", _RUST + _LOOP]) as reader:
+    with _child([str(locate_rust()), "-c", _RUST + _LOOP]) as reader:
         yield reader
 
 
 @contextmanager
 def spark() -> Iterator[HudiReader]:
     """Hudi's own reader and writer, on Spark 3.5. Raises ProgramMissingError."""
-    jars = locate_jars("hudi-spark", LISTING)
-    python = locate_environment("hudi-spark", SPARK_PACKAGES)
-    (jar,) = jars.iterdir()
+    python, jar = locate_spark()
     with _child([str(python), "-c", "import pyarrow as pa" + _SPARK + _LOOP, str(jar)]) as reader:
         yield reader
 

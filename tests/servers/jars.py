@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.servers.programs import ProgramMissingError
@@ -18,6 +19,11 @@ SAID_CHARACTERS = 2000
 
 def locate_jars(name: str, listing: Path) -> Path:
     """The folder of the jars of `listing`, named `name` in the cache. Raises ProgramMissingError."""
+    return fetched(name, listing.read_text())
+
+
+def fetched(name: str, listing: str) -> Path:
+    """As `locate_jars`, for the lines of a listing."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise ProgramMissingError(f"{program} is missing: {name} needs Java 17 and, once, Maven")
@@ -26,9 +32,12 @@ def locate_jars(name: str, listing: Path) -> Path:
     if folder.exists():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(FETCH), str(listing), str(folder)]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(listing)
+            file.flush()
+            command = [sys.executable, str(FETCH), file.name, str(folder)]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         if folder.exists():  # another run was first
             return folder

@@ -7,11 +7,8 @@ puts a proxy: clients that come that way stay on it.
 
 import base64
 import contextlib
-import os
-import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 import zlib
@@ -22,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.jars import fetched, locate_jars
 from tests.servers.process import free_port
 from tests.servers.programs import ProgramMissingError
 from tests.servers.toxiproxy import Proxy, Toxiproxy
@@ -29,8 +27,6 @@ from tests.servers.toxiproxy import Proxy, Toxiproxy
 VERSION = "4.2.0"
 LISTING = Path(__file__).with_name("kafka_jars.txt")
 DRIVER_LISTING = Path(__file__).parents[2] / "requirements" / "jars.txt"
-FETCH = Path(__file__).parents[2] / "images" / "fetch_jars.py"
-FETCH_TIMEOUT_SECONDS = 900
 START_TIMEOUT_SECONDS = 90.0
 STOP_TIMEOUT_SECONDS = 20.0
 POLL_SECONDS = 0.05
@@ -167,49 +163,25 @@ class KafkaServer:
         return ["java", *JAVA_OPTIONS, logging, "-cp", f"{self.jars}/*", *arguments]
 
 
-def locate_jars() -> Path:
+def locate() -> Path:
     """The folder of the broker's jars, fetched if need be. Raises ProgramMissingError."""
-    return _fetched(f"kafka-{VERSION}", LISTING.read_text())
+    return locate_jars(f"kafka-{VERSION}", LISTING)
 
 
 def locate_connector() -> list[Path]:
     """The jars of Spark's Kafka connector, as the driver image has them. Raises ProgramMissingError."""
-    lines = DRIVER_LISTING.read_text().splitlines()
-    wanted = [line for line in lines if _is_connector(line)]
-    return sorted(_fetched(f"spark-kafka-{zlib.crc32(' '.join(wanted).encode()):08x}", "\n".join(wanted)).glob("*.jar"))
+    wanted = "\n".join(line for line in DRIVER_LISTING.read_text().splitlines() if _is_connector(line))
+    return sorted(fetched(f"spark-kafka-{zlib.crc32(wanted.encode()):08x}", wanted).glob("*.jar"))
 
 
 def _is_connector(line: str) -> bool:
     return not line.startswith("#") and ("kafka" in line or "commons-pool2" in line)
 
 
-def _fetched(name: str, listing: str) -> Path:
-    """A folder of the cache with the jars of a listing."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise ProgramMissingError(f"{program} is missing: Kafka needs Java 17 and, once, Maven")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sinkjob-tests"
-    folder = cache / name
-    if folder.exists():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted = cache / f"{name}.txt"
-    wanted.write_text(listing)
-    command = [sys.executable, str(FETCH), str(wanted), str(folder)]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        if folder.exists():  # another run was first
-            return folder
-        said = str(getattr(error, "stderr", None) or error)
-        raise ProgramMissingError(f"the jars were not fetched: {said[-LOG_TAIL_CHARACTERS:]}") from error
-    return folder
-
-
 @contextmanager
 def serve(folder: Path) -> Iterator[KafkaServer]:
     """Runs a broker with its data below `folder`. Raises ProgramMissingError."""
-    server = KafkaServer(folder, locate_jars())
+    server = KafkaServer(folder, locate())
     server.start()
     try:
         yield server
@@ -221,7 +193,7 @@ def serve(folder: Path) -> Iterator[KafkaServer]:
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """Starts the broker. Skips where it is missing, which is a failure in CI."""
     try:
-        locate_jars()
+        locate()
     except ProgramMissingError as error:
         pytest.skip(f"missing server: {error}")
     with serve(tmp_path_factory.mktemp("kafka")) as server:

@@ -1,14 +1,12 @@
 """Finds the server programs of the tests, or builds them with Go, once, into a cache.
 
-Called by the server fixtures, and by `make test` (`python -m tests.servers.programs`) so that no test's time limit
-covers a build. Looked for in this order: the folder named by SINKJOB_TEST_PROGRAMS, PATH, the cache
-`${XDG_CACHE_HOME:-~/.cache}/sinkjob-tests/bin`. Never installs anything outside that cache.
+Called by the server fixtures, and by `fetch`. Looked for in this order: the folder named by SINKJOB_TEST_PROGRAMS,
+PATH, the cache `${XDG_CACHE_HOME:-~/.cache}/sinkjob-tests/bin`. Never installs anything outside that cache.
 """
 
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,16 +88,3 @@ def _build(program: Program, target: Path) -> Path:
         (built,) = Path(folder).iterdir()
         built.replace(target)
     return target
-
-
-def main() -> None:
-    """Locates or builds every program; says what is missing, and leaves it to the tests to skip or fail."""
-    for program in ALL:
-        try:
-            locate(program)
-        except ProgramMissingError as error:
-            print(f"Note: {error}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
