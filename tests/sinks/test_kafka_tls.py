@@ -77,12 +77,16 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, upstream: int) -> 
 
 
 def _serve(plain: socket.socket, context: ssl.SSLContext, upstream: int) -> None:
-    with contextlib.suppress(OSError), plain, context.wrap_socket(plain, server_side=True) as client:
-        with socket.create_connection(("127.0.0.1", upstream)) as broker:
-            back = threading.Thread(target=_pass_on, args=(broker, client), daemon=True)
-            back.start()
-            _pass_on(client, broker)
-            back.join()
+    with (
+        contextlib.suppress(OSError),
+        plain,
+        context.wrap_socket(plain, server_side=True) as client,
+        socket.create_connection(("127.0.0.1", upstream)) as broker,
+    ):
+        back = threading.Thread(target=_pass_on, args=(broker, client), daemon=True)
+        back.start()
+        _pass_on(client, broker)
+        back.join()
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
