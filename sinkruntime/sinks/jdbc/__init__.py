@@ -6,7 +6,6 @@ Here is the sink itself; `staging` and `xa` are its two modes, the databases sta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +24,9 @@ from sinkruntime.api import (
 )
 from sinkruntime.api import Evidence as Proof
 from sinkruntime.sinks.jdbc.address import located
+from sinkruntime.sinks.jdbc.database import Session, asked
 from sinkruntime.sinks.jdbc.databases import stage_for
-from sinkruntime.sinks.jdbc.evidence import Evidence
+from sinkruntime.sinks.jdbc.evidence import Evidence, Standing
 from sinkruntime.sinks.jdbc.options import Mode, Options
 from sinkruntime.sinks.jdbc.prepared import check_limit, described, transactions_for, xid_prefix
 from sinkruntime.sinks.jdbc.stage import Stage, TableStage
@@ -86,16 +86,18 @@ class JdbcSink(Sink):
         if self.options.mode is not Mode.XA:
             return {}
         transactions = transactions_for(self.options)
-        with closing(self._stage().database.connect()) as session:
-            found = transactions.found(session)
+        found = asked(self._stage().database, transactions.found)
         mine = xid_prefix(self.identity)
         return {"prepared": [described(one, mine) for one in sorted(found, key=lambda one: one.xid)]}
 
     def evidence(self) -> Proof:
         stage = self._stage()
-        with closing(stage.database.connect()) as session:
-            standing = self._evidence(stage).read(session)
+
+        def read(session: Session) -> tuple[Standing, str]:
             target = stage.database.identity(session, stage.schema, stage.table)
+            return self._evidence(stage).read(session), target
+
+        standing, target = asked(stage.database, read)
         return Proof(standing.checkpoint, target, f"{stage.database.address} {self.options.table}")
 
     def prove(self, checkpoint: int, epoch: int) -> str | None:
@@ -106,11 +108,14 @@ class JdbcSink(Sink):
 
     def prepare_target(self, schema: pa.Schema) -> None:
         stage = self._stage()
-        with closing(stage.database.connect()) as session:
+
+        def act(session: Session) -> None:
             if self.options.mode is Mode.XA:
                 transactions = transactions_for(self.options)
                 check_limit(transactions.limit(session), 1, transactions.setting)
             prepare(session, stage.database, self.options, self._evidence(stage), schema)
+
+        asked(stage.database, act)
 
     def distribution(self) -> Distribution | None:
         """All rows of a key come to one writer: only there is it known which is the last."""

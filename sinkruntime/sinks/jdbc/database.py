@@ -8,11 +8,12 @@ has not, and trying is of no use). No error holds a password.
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +26,13 @@ CONNECT_TIMEOUT_SECONDS = 10
 STATEMENT_TIMEOUT_SECONDS = 1_800
 #: Sessions that a committer holds open: as many as a coordinator has chunks at work.
 SESSIONS_MAX = 8
+
+
+#: Of what reads, of what prepares the target, and of a writer's connections.
+ATTEMPTS_MAX = 4
+PAUSE_SECONDS = 0.2
+
+T = TypeVar("T")
 
 
 class Passing(ConnectionError):
@@ -199,6 +207,36 @@ class Pool:
                 self._idle.append(session)
                 return
         session.close()
+
+
+def asked(database: Database, action: Callable[[Session], T]) -> T:
+    """The answer of something that may be repeated, by a session of its own; tried a few times while it may pass.
+
+    Raises `TargetError` in the end: outside of the sink there is no other try.
+    """
+    try:
+        return _repeated(lambda: _asked_once(database, action))
+    except Passing as error:
+        raise TargetError(error.reason, error.message, path="options.url") from error
+
+
+def connected(database: Database) -> Session:
+    """A session for a writer; tried a few times, which costs less than the task."""
+    return _repeated(database.connect)
+
+
+def _repeated(action: Callable[[], T]) -> T:
+    for attempt in range(ATTEMPTS_MAX - 1):
+        try:
+            return action()
+        except Passing:
+            time.sleep(PAUSE_SECONDS * 2**attempt)
+    return action()
+
+
+def _asked_once(database: Database, action: Callable[[Session], T]) -> T:
+    with closing(database.connect()) as session:
+        return action(session)
 
 
 def split_table(table: str) -> tuple[str, str]:

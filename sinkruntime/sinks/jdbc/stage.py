@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.jdbc.changes import staged_batch, written_columns
-from sinkruntime.sinks.jdbc.database import Column, Database, Session, split_table
+from sinkruntime.sinks.jdbc.database import Column, Database, Session, connected, split_table
 from sinkruntime.sinks.jdbc.dialects import DELETES, ORDER, Move
 from sinkruntime.sinks.jdbc.options import Options, Write
 
@@ -121,7 +121,7 @@ class TableStage(Stage):
         self._begin_load = begin_load
 
     def loader(self, name: str, rows: pa.Schema) -> Loader:
-        session = self.database.connect()
+        session = connected(self.database)
         try:
             columns = self.target_columns(session, rows)
             return TableLoader(self, session, name, self._with_ours(columns))
@@ -207,7 +207,7 @@ class TableLoader(Loader):
     def discard(self) -> None:
         """By a session of its own: this one may be broken, or have lost the answer to its COMMIT."""
         self._session.close()
-        session = self._stage.database.connect()
+        session = connected(self._stage.database)
         try:
             self._stage.drop(session, [self._name])
         finally:

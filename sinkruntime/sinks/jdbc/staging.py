@@ -79,10 +79,6 @@ class StagingCommitter(SinkAggregatedCommitter):
         self._pool = Pool(stage.database)
         self._evidence = Evidence(stage.database, stage.schema, identity)
 
-    def open(self) -> None:
-        with self._pool.session():
-            pass
-
     def close(self) -> None:
         self._pool.close()
 

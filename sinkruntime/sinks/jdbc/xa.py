@@ -25,7 +25,7 @@ from sinkruntime.api import (
 )
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
-from sinkruntime.sinks.jdbc.database import Pool, Session
+from sinkruntime.sinks.jdbc.database import Pool, Session, connected
 from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
 from sinkruntime.sinks.jdbc.names import Origin, origin_of
 from sinkruntime.sinks.jdbc.prepared import PreparedTransactions, check_limit, xid_of, xid_prefix
@@ -68,7 +68,7 @@ class XaWriter(SinkWriter):
         self.close()
         if not self._may_be_prepared:
             return  # it went with the connection
-        with closing(self._stage.database.connect()) as session:
+        with closing(connected(self._stage.database)) as session:
             roll_back(self._transactions, session, self._xid)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class XaWriter(SinkWriter):
             self._session = None
 
     def _begin(self) -> Load:
-        session = self._session = self._stage.database.connect()
+        session = self._session = connected(self._stage.database)
         limit = self._transactions.limit(session)
         check_limit(limit, self._context.lineage.subtasks, self._transactions.setting)
         self._roll_back_former_attempts(session)
@@ -105,10 +105,6 @@ class XaCommitter(SinkCommitter):
         self._prefix = xid_prefix(identity)
         self._pool = Pool(stage.database)
         self._evidence = Evidence(stage.database, stage.schema, identity)
-
-    def open(self) -> None:
-        with self._pool.session():
-            pass
 
     def close(self) -> None:
         self._pool.close()
@@ -194,10 +190,6 @@ class XaEvidenceCommitter(SinkAggregatedCommitter):
     def __init__(self, stage: TableStage, identity: SinkIdentity) -> None:
         self._pool = Pool(stage.database)
         self._evidence = Evidence(stage.database, stage.schema, identity)
-
-    def open(self) -> None:
-        with self._pool.session():
-            pass
 
     def close(self) -> None:
         self._pool.close()

@@ -1,0 +1,80 @@
+"""Upserts and changes of the jdbc sink in real databases: the table equals what a dict would hold."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinkruntime.api import Answer, Lineage
+from sinkruntime.errors import TargetError
+from tests.sinks import harness
+from tests.sinks.harness import Staged, commit
+from tests.sinks.jdbc_places import Place, make
+
+_FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string(), "op": pa.string()}
+SCHEMA = pa.schema(_FIELDS)
+PLACES = ["postgresql_place", "mariadb_place", "sqlite_place", "duckdb_place"]
+Change = tuple[int, str | None, str]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def stage(sink: Any, checkpoint: int, *tasks: list[Change], schema: pa.Schema = SCHEMA) -> Staged:
+    items = []
+    for subtask, changes in enumerate(tasks):
+        lineage = Lineage(checkpoint, 1, subtask, len(tasks), 0)
+        writer = sink.create_writer(harness.writer_context(sink, lineage, schema))
+        writer.open()
+        for start in range(0, len(changes), 7):
+            rows = [dict(zip(SCHEMA.names, change, strict=True)) for change in changes[start : start + 7]]
+            writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+        items.append((lineage, harness.finish(sink, writer, checkpoint)))
+    return Staged(checkpoint, 1, tuple(items))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("write", ["upsert", "changes"])
+def test_the_table_equals_a_reference_with_four_writers(place: Place, write: str) -> None:
+    options = {"write": write, "key": ["id"], "table": place.options()["table"][:-1] + "c"}
+    if write == "changes":
+        options["deleteWhen"] = "op = 'D'"
+    sink = make(place, **options)
+    sink.prepare_target(SCHEMA)
+    reference: dict[int, Change] = {}
+    chance = random.Random(write)
+    for checkpoint in range(1, 5):
+        tasks: list[list[Change]] = [[] for _ in range(4)]
+        for number in range(200):
+            key = chance.randrange(60)
+            change: Change = (key, f"n{checkpoint}-{number}", "D" if chance.random() < 0.2 else "U")
+            tasks[key % 4].append(change)  # as the sink's distribution has it
+            if write == "changes" and change[2] == "D":
+                reference.pop(key, None)
+            else:
+                reference[key] = change
+        assert commit(sink, stage(sink, checkpoint, *tasks), checkpoint - 1).answers() == {Answer.COMMITTED}
+    assert sorted(tuple(row) for row in place.query("SELECT id, name, op FROM ~.c")) == sorted(reference.values())
+    assert place.staged() == set()
+    distribution = sink.distribution()
+    assert distribution is not None
+    assert distribution.keys == ("id",)
+
+
+@pytest.mark.integration
+def test_a_null_in_the_key_and_a_table_without_one_are_refused(place: Place) -> None:
+    sink = make(place, write="upsert", key=["id"])
+    with pytest.raises(TargetError, match="KeyNotUnique") as caught:
+        sink.prepare_target(harness.SCHEMA)
+    assert caught.value.path == "options.key"
+    writer = sink.create_writer(harness.writer_context(sink, Lineage(1, 1, 0, 1, 0)))
+    with pytest.raises(TargetError, match="NullInKey"):
+        writer.write(pa.RecordBatch.from_pylist([{"id": None, "name": "x"}], schema=harness.SCHEMA))
+    writer.abort_prepare()
+    writer.close()
+    assert place.staged() == set()
