@@ -162,3 +162,6 @@ def _targets(workspace: Workspace) -> Iterator[Check]:
         error = answer if isinstance(answer, str) else said[name].error
         advice = "check address, network and credentials of this sink's options"
         yield Check(f"target {name}", not error, error or "reached", advice)
+        waiting = () if isinstance(answer, str) else answer.get("prepared", ())
+        if isinstance(waiting, list):
+            yield from (Check(f"prepared transaction at {name}", True, str(one)) for one in waiting)
