@@ -12,6 +12,7 @@ import pytest
 
 from sinkruntime.api import Answer
 from sinkruntime.errors import TargetError
+from sinkruntime.sinks.hive.committer import HiveAggregatedCommitter
 from tests.servers.hive_metastore import Metastore
 from tests.servers.toxiproxy import Proxy, Toxiproxy
 from tests.sinks import harness
@@ -117,6 +118,7 @@ def test_a_crash_before_the_evidence_is_taken_up(place: Place) -> None:
     commit_writers_only(sink, staged)
     (request,) = harness.requests_for(sink, staged).aggregated
     aggregated = sink.create_aggregated_committer()
+    assert isinstance(aggregated, HiveAggregatedCommitter)
     with aggregated._target() as target:
         aggregated.publish(target, request.committable)
     former = place.partitions()

@@ -46,6 +46,10 @@ EVERYTHING: dict[str, tuple[pa.DataType, str, Any]] = {
 }
 
 
+def schema_of(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(columns)
+
+
 @pytest.fixture
 def place(hive_metastore: Metastore, hive_database: str) -> Place:
     """No table yet."""
@@ -72,7 +76,7 @@ def write(place: Place, rows: pa.RecordBatch, **settings: Any) -> harness.Round:
 
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_every_type_is_created_and_kept(place: Place, kind: str) -> None:
-    schema = pa.schema({name: of for name, (of, _, _) in EVERYTHING.items()})
+    schema = schema_of(**{name: of for name, (of, _, _) in EVERYTHING.items()})
     values = {name: value for name, (_, _, value) in EVERYTHING.items()}
     rows = pa.RecordBatch.from_pylist([values, {"id": 8}], schema=schema)
     assert write(place, rows, format=kind).answers() == {Answer.COMMITTED}
@@ -90,8 +94,10 @@ def test_every_type_is_created_and_kept(place: Place, kind: str) -> None:
 @pytest.mark.parametrize("name", ["at", "list", "map", "nested"])
 def test_fractions_before_1970_are_refused_in_orc_which_no_reader_would_take(place: Place, name: str) -> None:
     kind, early = pa.timestamp("us", tz="UTC"), datetime.datetime(1960, 1, 1, 0, 0, 0, 1, datetime.UTC)
-    kinds = {"at": kind, "list": pa.list_(kind), "map": pa.map_(pa.string(), kind), "nested": pa.struct({"a": kind})}
-    schema = pa.schema({"id": pa.int64(), **kinds})
+    nested = pa.struct([pa.field("a", kind)])
+    schema = schema_of(
+        id=pa.int64(), at=kind, list=pa.list_(kind), map=pa.map_(pa.string(), kind), nested=nested
+    )  # fmt: skip
     fine = {"at": INSTANT, "list": [None, INSTANT.replace(year=1960, microsecond=0)], "map": [("k", INSTANT)]}
     early_ones = {"at": early, "list": [early], "map": [("k", early)], "nested": {"a": early}}
     rows = pa.RecordBatch.from_pylist([fine, {name: early_ones[name]}], schema=schema)
@@ -102,7 +108,7 @@ def test_fractions_before_1970_are_refused_in_orc_which_no_reader_would_take(pla
 
 
 def test_partition_values_are_those_of_hive(place: Place) -> None:
-    schema = pa.schema({"id": pa.int64(), "Carrier": pa.string(), "DAY": pa.date32(), "late": pa.bool_()})
+    schema = schema_of(id=pa.int64(), Carrier=pa.string(), DAY=pa.date32(), late=pa.bool_())
     day = datetime.date(2026, 1, 2)
     names = ["A A", "x=y/z%#", None, "", "ünï", "[{*}]"]
     rows = [{"id": number, "Carrier": name, "DAY": day, "late": True} for number, name in enumerate(names)]
@@ -125,10 +131,10 @@ def test_partition_values_are_those_of_hive(place: Place) -> None:
 def test_rows_are_brought_to_the_columns_of_the_table(place: Place) -> None:
     sink = place.sink()
     sink.prepare_target(harness.SCHEMA)
-    narrow = pa.schema({"NAME": pa.string(), "ID": pa.int16()})
+    narrow = schema_of(NAME=pa.string(), ID=pa.int16())
     batch = pa.RecordBatch.from_pylist([{"ID": 1, "NAME": "one"}], schema=narrow)
     assert write(place, batch).answers() == {Answer.COMMITTED}
-    only = pa.RecordBatch.from_pylist([{"id": 2}], schema=pa.schema({"id": pa.int64()}))
+    only = pa.RecordBatch.from_pylist([{"id": 2}], schema=schema_of(id=pa.int64()))
     other = place.sink(sink="other")
     other.prepare_target(only.schema)
     assert place.rows() == Counter([(1, "one")])
@@ -138,7 +144,7 @@ def test_rows_are_brought_to_the_columns_of_the_table(place: Place) -> None:
 
 def test_a_wrong_column_is_said_with_what_the_table_has(place: Place) -> None:
     place.sink().prepare_target(harness.SCHEMA)
-    id_text = pa.schema({"id": pa.string(), "name": pa.string()})
+    id_text = schema_of(id=pa.string(), name=pa.string())
     with pytest.raises(TargetError, match="column `id`: the table has int64, it would get string"):
         place.sink().prepare_target(id_text)
     more = pa.schema([*harness.SCHEMA, pa.field("Extra", pa.int64())])
@@ -169,7 +175,7 @@ def test_tables_that_cannot_be_made_are_refused(
     place: Place, schema: dict[str, pa.DataType], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TargetError, match=message):
-        place.sink(**settings).prepare_target(pa.schema(schema))
+        place.sink(**settings).prepare_target(schema_of(**schema))
 
 
 def made_other(place: Place, change: Callable[[Any], None]) -> None:
@@ -245,7 +251,7 @@ def test_null_in_a_required_column_is_refused(place: Place) -> None:
     with pytest.raises(TargetError, match="NullInRequiredColumn: column `name`"):
         write(place, harness.batch_of(ROWS))
     with pytest.raises(TargetError, match="column `name`: the table requires string, the rows do not have it"):
-        place.sink().prepare_target(pa.schema({"id": pa.int64()}))
+        place.sink().prepare_target(schema_of(id=pa.int64()))
 
 
 def test_two_jobs_that_make_one_table_share_it(place: Place) -> None:
