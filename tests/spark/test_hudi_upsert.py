@@ -40,7 +40,7 @@ def test_the_example_leaves_the_last_state_of_each_record(tmp_path: Path, hudi_r
         {"id": number, "country": "XX", "owner": f"{number}", "balance": 0, "changed": 100 + number, "op": "I"}
         for number in range(1_000, 1_400)
     ]
-    again = [{**row, "owner": "changed", "changed": 900} for row in more[::2]]
+    again = [{**row, "owner": "changed", "changed": 9_000} for row in more[::2]]
     for name, rows in (("4.json", more), ("5.json", again)):
         (folder / "changes" / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     run(folder, "run", "job.yaml", "--master", "local[2]")
