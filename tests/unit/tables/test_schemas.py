@@ -19,6 +19,10 @@ def schema(**columns: Any) -> pa.Schema:
     return pa.schema(fields)
 
 
+def with_required(name: str, kind: Any) -> pa.Schema:
+    return pa.schema([pa.field("a", pa.int8()), pa.field(name, kind, nullable=False)])
+
+
 def struct(**columns: Any) -> pa.StructType:
     return pa.struct([pa.field(name, kind) for name, kind in columns.items()])
 
@@ -28,7 +32,7 @@ REFUSED = [
     (schema(id=pa.int64()), schema(id=pa.int32()), "column `id`: the table has int32, it would get int64"),
     (schema(a=pa.int64(), b=pa.date32()), schema(a=pa.int64()), "column `b`: the table has no such column"),
     (schema(ID=pa.int64()), schema(id=pa.int64()), r"\(it has `id`: names are compared as they are written\)"),
-    (schema(a=pa.int8()), pa.schema([pa.field("a", pa.int8()), pa.field("b", pa.date32(), nullable=False)]),
+    (schema(a=pa.int8()), with_required("b", pa.date32()),
      r"column `b`: the table requires date32\[day\], the rows do not have it"),
     (schema(at=pa.timestamp("us")), schema(at=pa.timestamp("us", "UTC")),
      "column `at`: the table has timestamp with time zone, it would get timestamp without time zone"),
