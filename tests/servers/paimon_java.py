@@ -30,14 +30,16 @@ class PaimonJava:
     def rows(self, warehouse: Path, table: str) -> list[tuple[Any, ...]]:
         """All rows of a table of plain columns; timestamps are microseconds since 1970."""
         found = self._table(warehouse, table)
-        kinds = [str(field.type()).split()[0] for field in found.rowType().getFields()]
-        builder = found.newReadBuilder()
-        iterator = builder.newRead().createReader(builder.newScan().plan().splits()).toCloseableIterator()
+        kinds = [str(field.type().toString()).split()[0] for field in found.schema().logicalRowType().getFields()]
+        # Py4J does not find methods that only an interface has: classes and overloads are chosen to avoid them.
+        builder = self.jvm.org.apache.paimon.table.source.ReadBuilderImpl(found)
         rows = []
-        while iterator.hasNext():
-            row = iterator.next()
-            rows.append(tuple(_value(row, index, kind) for index, kind in enumerate(kinds)))
-        iterator.close()
+        for split in builder.newScan().plan().splits():
+            iterator = self.jvm.org.apache.paimon.reader.RecordReaderIterator(builder.newRead().createReader(split))
+            while iterator.hasNext():
+                row = iterator.next()
+                rows.append(tuple(_value(row, index, kind) for index, kind in enumerate(kinds)))
+            iterator.close()
         return rows
 
     def expire(self, warehouse: Path, table: str) -> None:
@@ -50,7 +52,7 @@ class PaimonJava:
         """Compact the buckets of a table without partitions, whole."""
         found = self._table(warehouse, table)
         paimon = self.jvm.org.apache.paimon
-        builder = found.newStreamWriteBuilder().withCommitUser("compactor")
+        builder = paimon.table.sink.StreamWriteBuilderImpl(found).withCommitUser("compactor")
         write = builder.newWrite()
         write.withIOManager(paimon.disk.IOManager.create(str(scratch)))
         for bucket in range(buckets):

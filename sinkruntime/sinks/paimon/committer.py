@@ -32,7 +32,7 @@ from sinkruntime.sinks.paimon.snapshots import Standing
 from sinkruntime.sinks.paimon.table import Table, marker_of
 from sinkruntime.storage.answers import answer_by_evidence, answering
 from sinkruntime.storage.base import AnswerLost
-from sinkruntime.storage.names import origin_of
+from sinkruntime.storage.names import origin_of, owner_digest
 
 #: How often a number may be taken by others before the request is put off.
 RACES_MAX = 50
@@ -197,7 +197,10 @@ class Attempt:
         self._request = request
         at = request.lineage
         self._unique = uuid.uuid4().hex
-        self._marker = f"commit-{at.checkpoint:012d}-{at.epoch}-{self._unique}"
+        owner = owner_digest(table.identity)
+        self._marker = (
+            f"commit-{owner}-{at.checkpoint:012d}-{at.epoch}-00000-0-{self._unique[:12]}"  # as a writer's stem
+        )
         self._written: list[str] = []
         self._vain: list[str] = []  # of them, what lost races
         self._delta: list[dict[str, Any]] | None = None
