@@ -43,7 +43,7 @@ class PaimonBench(Bench):
         for record in self._peer.rows(self.folder / WAREHOUSE, f"db.{sink}"):
             if record["at"] is not None:
                 record["at"] = (record["at"] - EPOCH) // datetime.timedelta(microseconds=1)
-            rows[tuple(record[column] for column in COLUMNS)] += 1  # type: ignore[index]
+            rows[tuple(record[column] for column in COLUMNS)] += 1
         vanished = known - rows
         assert not vanished, f"{vanished.total()} rows that were visible are gone, such as {next(iter(vanished))}"
         self._known[sink] = rows
@@ -56,8 +56,7 @@ class PaimonBench(Bench):
                 columns = COLUMNS if sink == "lake" else tuple(reversed(COLUMNS))
                 found = java.rows(self.folder / WAREHOUSE, f"db.{sink}")
                 rows: Rows = Counter(
-                    tuple(dict(zip(columns, row, strict=True))[column] for column in COLUMNS)  # type: ignore[misc]
-                    for row in found
+                    tuple(dict(zip(columns, row, strict=True))[column] for column in COLUMNS) for row in found
                 )
                 missing, extra = (expected - rows).total(), (rows - expected).total()
                 if missing or extra:

@@ -15,6 +15,7 @@ import pytest
 from sinkruntime.api import Answer
 from sinkruntime.sinks.paimon import PaimonSink, committer, manifests, snapshots
 from sinkruntime.sinks.paimon.files import Files, LocalFiles
+from sinkruntime.sinks.paimon.table import Table
 from tests.servers.paimon import PaimonPeer
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES
@@ -166,7 +167,7 @@ def test_a_commit_that_is_killed_at_any_step_is_ended_by_the_next_process(place:
 def killed(sink: PaimonSink, staged: harness.Staged, previous: int, files: Files) -> bool:
     """Commit with these files; whether it was killed on the way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committer.Table, "__init__", _table_with(committer.Table.__init__, files))
+        patch.setattr(Table, "__init__", _table_with(Table.__init__, files))
         # A killed process tidies nothing up.
         patch.setattr(committer.Attempt, "__exit__", _unless_killed(committer.Attempt.__exit__))
         try:
@@ -212,7 +213,7 @@ def test_what_a_snapshot_names_stays_until_its_outcome_is_certain(place: Place) 
     sink = prepared(place)
     staged = stage(sink, 1, ROWS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committer.Table, "__init__", _table_with(committer.Table.__init__, Failing(place.table)))
+        patch.setattr(Table, "__init__", _table_with(Table.__init__, Failing(place.table)))
         assert commit(sink, staged).answers() == {Answer.RETRY_LATER}
     assert commit(sink, staged, may_have_landed=True).answers() == {Answer.ALREADY_COMMITTED}
     harness.clean(sink, 1)

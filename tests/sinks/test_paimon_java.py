@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sinkruntime.api import Answer
 from tests.servers.paimon import PaimonPeer
 from tests.servers.paimon_java import PaimonJava
-from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS
 from tests.sinks.harness import commit, stage
 from tests.sinks.test_paimon import TABLE, Place
@@ -56,7 +56,7 @@ def test_our_consumer_keeps_the_evidence_when_snapshots_expire(place: Place, pai
     paimon_java.expire(place.folder, TABLE)
     assert [found["id"] for found in place.snapshots()] == [3, 4, 5, 6, 7]
     assert sink.evidence().checkpoint == 3
-    assert commit(sink, stage(sink, 4, MORE), 3).answers() == {harness.Answer.COMMITTED}
+    assert commit(sink, stage(sink, 4, MORE), 3).answers() == {Answer.COMMITTED}
     paimon_java.expire(place.folder, TABLE)
     assert [found["id"] for found in place.snapshots()] == [8]
     assert Counter(paimon_java.rows(place.folder, TABLE)) == Counter(ROWS * 3 + MORE + [(7, "theirs")] * 4)

@@ -23,9 +23,10 @@ from tests.sinks import harness
 
 pytestmark = pytest.mark.integration
 
-CHANGES = pa.schema(
-    [("id", pa.int64()), ("area", pa.string()), ("name", pa.string()), ("at", pa.int64()), ("op", pa.string())]
-)
+_COLUMNS: dict[str, pa.DataType] = {
+    "id": pa.int64(), "area": pa.string(), "name": pa.string(), "at": pa.int64(), "op": pa.string(),
+}  # fmt: skip
+CHANGES = pa.schema(_COLUMNS)
 TABLE = "db.rows"
 
 
@@ -202,16 +203,14 @@ def test_keys_fall_into_the_buckets_that_paimon_says(paimon_peer: PaimonPeer) ->
 
 
 def test_rows_are_read_as_they_are_written_whatever_their_type(paimon_peer: PaimonPeer, tmp_path: Path) -> None:
-    schema = pa.schema(
-        [
-            pa.field("id", pa.int64(), nullable=False),
-            ("tiny", pa.int8()), ("small", pa.int16()), ("whole", pa.int32()), ("flag", pa.bool_()),
-            ("single", pa.float32()), ("double", pa.float64()), ("exact", pa.decimal128(9, 2)),
-            ("long", pa.decimal128(38, 9)), ("bytes", pa.binary()), ("day", pa.date32()),
-            ("at", pa.timestamp("us", tz="UTC")), ("wall", pa.timestamp("us")), ("list", pa.list_(pa.int32())),
-            ("map", pa.map_(pa.string(), pa.int64())), ("pair", pa.struct([("a", pa.int32()), ("b", pa.string())])),
-        ]
-    )  # fmt: skip
+    kinds: dict[str, pa.DataType] = {
+        "tiny": pa.int8(), "small": pa.int16(), "whole": pa.int32(), "flag": pa.bool_(), "single": pa.float32(),
+        "double": pa.float64(), "exact": pa.decimal128(9, 2), "long": pa.decimal128(38, 9), "bytes": pa.binary(),
+        "day": pa.date32(), "at": pa.timestamp("us", tz="UTC"), "wall": pa.timestamp("us"),
+        "list": pa.list_(pa.int32()), "map": pa.map_(pa.string(), pa.int64()),
+        "pair": pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.string())]),
+    }  # fmt: skip
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *(pa.field(*pair) for pair in kinds.items())])
     full = {
         "id": 1, "tiny": -128, "small": 32_767, "whole": -(2**31), "flag": True, "single": -0.5, "double": 1e-300,
         "exact": decimal.Decimal("-1234567.89"), "long": decimal.Decimal("-12345678901234567890123456789.123456789"),

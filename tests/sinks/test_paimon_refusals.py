@@ -113,7 +113,7 @@ def test_options_that_are_not_the_tables_are_said(place: Place, options: dict[st
 
 def test_columns_that_do_not_fit_are_said(place: Place) -> None:
     sink = prepared(place)
-    cases = {
+    cases: dict[str, dict[str, pa.DataType]] = {
         "column `id`: the table has int64, it would get string": {"id": pa.string(), "name": pa.string()},
         "column `more`: the table has no such column": {"id": pa.int64(), "name": pa.string(), "more": pa.int64()},
     }

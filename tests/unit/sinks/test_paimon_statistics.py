@@ -55,7 +55,8 @@ def test_the_largest_text_of_all_has_no_upper_bound() -> None:
 
 
 def test_nested_columns_and_those_beyond_the_limit_have_none() -> None:
-    wide = pa.schema([pa.field("list", pa.list_(pa.int32())), *((f"c{i}", pa.int32()) for i in range(COLUMNS_MAX + 3))])
+    columns: list[pa.Field[Any]] = [pa.field(f"c{number}", pa.int32()) for number in range(COLUMNS_MAX + 3)]
+    wide = pa.schema([pa.field("list", pa.list_(pa.int32())), *columns])
     statistics = Statistics(read_fields(make_fields(wide, ())[0]))
     assert statistics.columns() == [f"c{number}" for number in range(COLUMNS_MAX)]
     narrow = Statistics(read_fields(make_fields(pa.schema({"a": pa.int32()}), ())[0]))
