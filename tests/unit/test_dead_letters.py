@@ -28,7 +28,7 @@ class PickyWriter(SinkWriter):
         self.rejected = False
 
     def write(self, batch: pa.RecordBatch) -> None:
-        odd = batch.filter(pa.array([value % 2 == 1 for value in batch.column(0).to_pylist()]))
+        odd = batch.filter(pa.array([row["x"] % 2 == 1 for row in batch.to_pylist()]))
         if not odd.num_rows:
             return
         if self.rejected:
