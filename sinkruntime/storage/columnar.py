@@ -60,7 +60,8 @@ class OrcWriter(FormatWriter):
         import pyarrow.orc
 
         self._schema = schema
-        self._writer = pyarrow.orc.ORCWriter(stream, compression="uncompressed" if codec == "none" else codec)
+        compression: Any = "uncompressed" if codec == "none" else codec
+        self._writer = pyarrow.orc.ORCWriter(stream, compression=compression)
 
     def write(self, table: pa.Table) -> None:
         self._writer.write(table)

@@ -60,7 +60,7 @@ def test_spark_reads_what_the_sink_has_written(hive_metastore_3: Metastore, data
         "At": pa.timestamp("us", tz="UTC"),
         "day": pa.date32(),
         "price": pa.decimal128(10, 2),
-        "nested": pa.struct({"a": pa.list_(pa.int32()), "m": pa.map_(pa.string(), pa.timestamp("us", tz="UTC"))}),
+        "nested": pa.struct([("a", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.timestamp("us", tz="UTC")))]),
         "Carrier": pa.string(),
     }
     carriers = ["A A", "x=y/z%", None, "ünï"]

@@ -39,7 +39,7 @@ EVERYTHING: dict[str, tuple[pa.DataType, str, Any]] = {
     "list": (pa.list_(pa.int32()), "array<int>", [1, None]),
     "map": (pa.map_(pa.string(), pa.int64()), "map<string,bigint>", [("k", 1)]),
     "nested": (
-        pa.struct({"a": pa.int32(), "since": pa.timestamp("us", tz="UTC")}),
+        pa.struct([("a", pa.int32()), ("since", pa.timestamp("us", tz="UTC"))]),
         "struct<a:int,since:timestamp>",
         {"a": None, "since": INSTANT},
     ),

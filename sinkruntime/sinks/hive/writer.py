@@ -112,7 +112,7 @@ def _has_early_fraction(array: Any) -> bool:
     if pa.types.is_timestamp(kind):
         micros = array.drop_null().cast(pa.int64())
         whole = pc.multiply(pc.divide(micros, 1_000_000), 1_000_000)
-        return bool(pc.any(pc.and_(pc.less(micros, 0), pc.not_equal(micros, whole))).as_py())
+        return bool(pc.any(pc.and_(pc.less(micros, pa.scalar(0)), pc.not_equal(micros, whole))).as_py())
     if pa.types.is_struct(kind) or pa.types.is_list(kind):
         parts = array.flatten()
         return any(map(_has_early_fraction, parts if pa.types.is_struct(kind) else [parts]))
