@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sinkruntime.api import Answer, Sink
+from sinkruntime.sinks.delta import committer, table
 from sinkruntime.sinks.delta.committer import order_number
 from sinkruntime.sinks.delta.table import app_id
 from tests.servers.s3 import S3Server
@@ -201,12 +202,12 @@ def test_a_store_that_is_away_is_asked_again_later(proxied: tuple[Place, Proxy])
     place, proxy = proxied
     sink = ready(place)
     staged = stage(sink, 1, ROWS)
-    committer = sink.create_aggregated_committer()
-    assert committer is not None
-    committer.open()
+    made_for = sink.create_aggregated_committer()
+    assert made_for is not None
+    made_for.open()
     proxy.disable()
     made = harness.requests_for(sink, staged)
-    committer.commit(made.aggregated)
+    made_for.commit(made.aggregated)
     assert made.answers() == {Answer.RETRY_LATER}
     proxy.enable()
     assert commit(sink, staged, may_have_landed=True).answers() == {Answer.COMMITTED}
@@ -236,6 +237,23 @@ def test_a_twin_that_commits_between_look_and_write_makes_it_already_committed(
     assert commit(sink, staged).answers() <= YES
     assert rows_of(place) == Counter(ROWS)
     assert commits_of(place) == [1]
+
+
+def test_changes_that_a_twin_has_merged_since_the_look_are_not_called_lost(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, twin = ready(place, **WRITES[2]), ready(place, **WRITES[2])
+    staged = stage(sink, 1, MORE)
+    check, waiting = table.check_features, [staged]
+
+    def overtaken(*args: Any) -> None:
+        while waiting:
+            assert commit(twin, waiting.pop()).answers() == {Answer.COMMITTED}
+        check(*args)
+
+    monkeypatch.setattr(committer, "check_features", overtaken)
+    assert commit(sink, staged).answers() == {Answer.ALREADY_COMMITTED}
+    assert rows_of(place) == Counter(MORE)
 
 
 def test_a_fence_between_look_and_write_turns_the_commit_down(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,9 +298,9 @@ def test_a_table_that_is_gone_is_said_by_name(place: Place) -> None:
     staged = stage(sink, 1, ROWS)
     place.drop()
     requests = harness.requests_for(sink, staged).aggregated
-    committer = sink.create_aggregated_committer()
-    assert committer is not None
-    committer.commit(requests)
+    made_for = sink.create_aggregated_committer()
+    assert made_for is not None
+    made_for.commit(requests)
     assert (requests[0].answer, requests[0].reason) == (Answer.REFUSED, "TableMissing")
 
 
@@ -351,9 +369,9 @@ def test_complete_replaces_and_an_empty_checkpoint_empties(place: Place) -> None
 def test_evidence_is_what_sparks_idempotent_writes_use(place: Place) -> None:
     sink = ready(place)
     commit(sink, stage(sink, 4, ROWS))
-    table = DeltaTable(place.path)
-    assert table.transaction_version(app_id(sink.identity)) == 4
-    assert table.history(1)[0]["sinkjob"]["checkpoint"] == 4
+    found = DeltaTable(place.path)
+    assert found.transaction_version(app_id(sink.identity)) == 4
+    assert found.history(1)[0]["sinkjob"]["checkpoint"] == 4
 
 
 def test_orders_are_compared_tenure_first_and_fit_a_transaction() -> None:

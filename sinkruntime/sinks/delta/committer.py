@@ -97,8 +97,8 @@ class DeltaCommitter(SinkAggregatedCommitter):
             if self._fenced(request, table):
                 request.reply(Answer.REFUSED, "Fenced", "this checkpoint is fenced: an abort was begun")
                 return
-            self._check(request, table)
             try:
+                self._check(request, table)
                 self._write(request, table)
             except VersionTaken:
                 continue
@@ -131,6 +131,8 @@ class DeltaCommitter(SinkAggregatedCommitter):
         present = {found.path: found.size for directory in where for found in self._place.files(directory)}
         gone = [item["path"] for item in items if present.get(item["path"]) != item["size"]]
         if gone:
+            if evidence_of(load(self._place), self._identity) >= request.lineage.checkpoint:
+                raise VersionTaken  # a twin has committed it since the look, and removed what it had merged
             message = f"{len(gone)} staged files are gone, first {gone[0]}"
             raise TargetError("CommittableLost", message, path="options.path")
 
