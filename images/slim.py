@@ -19,17 +19,18 @@ TIMEOUT_SECONDS = 600
 
 #: What is imported at the end, where it is installed.
 IMPORTED = [
-    "aiohttp", "boto3.session", "fastavro", "kopf", "kubernetes.aio.client.api_client", "kubernetes.aio.config",
-    "numpy", "pandas", "pyarrow.compute", "pyarrow.csv", "pyarrow.dataset", "pyarrow.fs", "pyarrow.orc",
-    "pyarrow.parquet", "pydantic", "pyspark.sql", "rich.table", "yaml",
+    "aiohttp", "boto3.session", "confluent_kafka", "deltalake", "fastavro", "kopf", "kubernetes.aio.client.api_client",
+    "kubernetes.aio.config", "numpy", "pandas", "psycopg", "pyarrow._azurefs", "pyarrow._gcsfs", "pyarrow.compute",
+    "pyarrow.csv", "pyarrow.dataset", "pyarrow.fs", "pyarrow.orc", "pyarrow.parquet", "pydantic",
+    "pyiceberg.catalog.rest", "pyiceberg.catalog.sql", "pymetastore", "pymysql", "pyspark.sql", "rich.table", "yaml",
+    "zstandard",
 ]  # fmt: skip
 
 #: Patterns by package folder: what is not read at run time, or serves other programs than ours.
 PATTERNS = {
     "pyarrow": [
         "tests", "include", "includes", "src", "*.pyx", "*.pxi", "*.pxd", "libarrow_flight.so.*", "_flight.*.so",
-        "libarrow_python_flight.so*", "libarrow_s3.so.*", "_s3fs.*.so", "_gcsfs.*.so", "_azurefs.*.so", "_hdfs.*.so",
-        "_pyarrow_cpp_tests.*.so",
+        "libarrow_python_flight.so*", "_hdfs.*.so", "_pyarrow_cpp_tests.*.so",
     ],
     # Our calls are plain dictionaries: of the generated models and calls nothing is loaded.
     "kubernetes": ["client/api/*_api.py", "client/models/v*.py", "aio/client/api/*_api.py", "aio/client/models/v*.py"],
@@ -38,6 +39,9 @@ PATTERNS = {
     "pygments": ["lexers/[a-z]*.py", "lexers/_*_builtins.py"],
     "pydantic": ["v1"],
     "boto3": ["examples", "data/[!s]*"],
+    # Other databases than those that Iceberg's SQL catalogs are kept in.
+    "sqlalchemy": ["dialects/mssql", "dialects/oracle", "testing"],
+    "zstandard": ["_cffi.*.so"],
     "numpy": ["_core/tests", "lib/tests", "linalg/tests", "ma/tests", "random/tests", "f2py", "_core/include"],
     "pyspark": [
         "jars/connect-repl", "data", "examples", "licenses", "python/lib", "ml", "mllib", "sbin",
@@ -50,6 +54,10 @@ PATTERNS = {
         "jars/scala-compiler*", "jars/netty-codec-native-quic*",
     ],
 }  # fmt: skip
+
+#: pyarrow's own S3 client, which only these use: all else goes by boto3.
+ARROW_S3 = ["libarrow_s3.so.*", "_s3fs.*.so"]
+ARROW_S3_USERS = ["deltalake", "pyiceberg"]
 
 #: botocore describes 400 services; these are reached by storages, sinks and the ways to get credentials.
 BOTOCORE_SERVICES = {
@@ -157,7 +165,10 @@ def main(arguments: list[str]) -> None:
         folder = site / package
         if not folder.is_dir():
             continue
-        idle += [f"{package}/{pattern}" for pattern in remove(folder, PATTERNS.get(package, []))]
+        patterns = PATTERNS.get(package, [])
+        if package == "pyarrow" and not any((site / user).is_dir() for user in ARROW_S3_USERS):
+            patterns = patterns + ARROW_S3
+        idle += [f"{package}/{pattern}" for pattern in remove(folder, patterns)]
         if package in special:
             idle += [f"{package}: {rule}" for rule in special[package](folder)]
         merge_twins(folder)
