@@ -1,6 +1,7 @@
 # The images of sinkjob: targets `operator` (no JVM, no Spark; commits files), `driver` (Spark's driver and executors,
-# committer pods), and `operator-all`, `driver-all`: the same with the clients of all sinks' targets. The classic builder and BuildKit both build it. --build-arg BASE: another Debian 12 image; MAVEN_MIRROR:
-# another repository than Maven's own default.
+# committer pods), and `operator-all`, `driver-all`: the same with the clients of all sinks' targets. The classic builder
+# and BuildKit both build it. --build-arg BASE: another Debian 12 image; MAVEN_MIRROR: another repository than Maven's
+# own default.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS python
@@ -42,19 +43,7 @@ COPY --from=package /opt/sinkjob /opt/sinkjob
 USER 185:185
 ENTRYPOINT ["python", "-m", "sinkoperator"]
 
-# Thrift, and for the drivers Spark, are published as source only, which the pinned tools of requirements/build.txt build.
-FROM build AS operator-all-build
-COPY requirements/operator-all.txt requirements/
-RUN /opt/build/bin/pip wheel --no-cache-dir --only-binary :all: --no-binary thrift --no-build-isolation --require-hashes --wheel-dir wheels -r requirements/operator-all.txt
-COPY images/slim.py images/
-RUN $INSTALL --no-compile wheels/* && python3 images/slim.py /opt/sinkjob/lib/python3*/site-packages
-
-FROM python AS operator-all
-COPY --from=operator-all-build /opt/sinkjob /opt/sinkjob
-COPY --from=package /opt/sinkjob /opt/sinkjob
-USER 185:185
-ENTRYPOINT ["python", "-m", "sinkoperator"]
-
+# Spark is published as source only, which the pinned tools of requirements/build.txt build.
 FROM build AS driver-build
 COPY requirements/driver.txt requirements/
 RUN /opt/build/bin/pip wheel --no-cache-dir --only-binary :all: --no-binary pyspark --no-build-isolation --require-hashes --wheel-dir wheels -r requirements/driver.txt
@@ -67,12 +56,6 @@ COPY requirements/jars.txt requirements/
 COPY images/fetch_jars.py images/
 ARG MAVEN_MIRROR=
 RUN MAVEN_MIRROR="${MAVEN_MIRROR}" python3 images/fetch_jars.py requirements/jars.txt /jars
-
-FROM build AS driver-all-build
-COPY requirements/driver-all.txt requirements/
-RUN /opt/build/bin/pip wheel --no-cache-dir --only-binary :all: --no-binary pyspark,thrift --no-build-isolation --require-hashes --wheel-dir wheels -r requirements/driver-all.txt
-COPY images/slim.py images/
-RUN $INSTALL --no-compile wheels/* && python3 images/slim.py /opt/sinkjob/lib/python3*/site-packages
 
 FROM python AS java
 RUN mkdir -p /usr/share/man/man1 \
@@ -91,6 +74,26 @@ COPY images/driver-entrypoint.sh /opt/sinkjob/bin/driver-entrypoint
 COPY --from=package /opt/sinkjob /opt/sinkjob
 USER 185:185
 ENTRYPOINT ["/opt/sinkjob/bin/driver-entrypoint"]
+
+# Those with all clients come last: the classic builder builds every stage before its target. Thrift is published as
+# source only, too.
+FROM build AS operator-all-build
+COPY requirements/operator-all.txt requirements/
+RUN /opt/build/bin/pip wheel --no-cache-dir --only-binary :all: --no-binary thrift --no-build-isolation --require-hashes --wheel-dir wheels -r requirements/operator-all.txt
+COPY images/slim.py images/
+RUN $INSTALL --no-compile wheels/* && python3 images/slim.py /opt/sinkjob/lib/python3*/site-packages
+
+FROM python AS operator-all
+COPY --from=operator-all-build /opt/sinkjob /opt/sinkjob
+COPY --from=package /opt/sinkjob /opt/sinkjob
+USER 185:185
+ENTRYPOINT ["python", "-m", "sinkoperator"]
+
+FROM build AS driver-all-build
+COPY requirements/driver-all.txt requirements/
+RUN /opt/build/bin/pip wheel --no-cache-dir --only-binary :all: --no-binary pyspark,thrift --no-build-isolation --require-hashes --wheel-dir wheels -r requirements/driver-all.txt
+COPY images/slim.py images/
+RUN $INSTALL --no-compile wheels/* && python3 images/slim.py /opt/sinkjob/lib/python3*/site-packages
 
 FROM java AS driver-all
 COPY --from=driver-all-build /opt/sinkjob /opt/sinkjob
