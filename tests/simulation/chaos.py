@@ -141,6 +141,7 @@ class Chaos:
         if world.targets[name].evidence.get((world.ledger_id, name), 0) != known:
             return False  # one disaster of a target would hide the other
         world.targets[name].evidence[world.ledger_id, name] = ledger.decided + world.dice.rng.randint(1, 3)
+        world.store.touch()  # what is restored is a new version: no late decision of a dead driver lands on it
         world.disturb("evidence")
         world.note("%s has evidence of what was never decided", name)
         return True
