@@ -24,6 +24,7 @@ FROM ?= 0
 SUITE ?= runtime
 SINK ?= file
 KILLS ?= 60
+ROWS ?= 0
 SEED ?= 1
 ROUNDS ?= 5
 KINDS ?=
@@ -122,7 +123,7 @@ helm-lint: ## check the chart and its values
 
 .PHONY: kill-matrix
 kill-matrix: setup ## kill processes at every step, then count rows: make kill-matrix SINK=file KILLS=60 SEED=1
-	@$(BIN)/python -m tests.killmatrix --sink $(SINK) --kills $(KILLS) --seed $(SEED)
+	@$(BIN)/python -m tests.killmatrix --sink $(SINK) --kills $(KILLS) --seed $(SEED) --rows $(ROWS)
 
 .PHONY: chaos
 chaos: setup ## kill everything on a kind cluster, then count rows: make chaos ROUNDS=5 SEED=1

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.killmatrix.rows import Rows
+from tests.killmatrix.tree import HarnessError
 
 
 class Bench(ABC):
@@ -22,9 +23,11 @@ class Bench(ABC):
     #: Whether runs may end by themselves because of what `disturb` did; they are then started again.
     disturbs = False
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random, bulk: bool = False) -> None:
+        """`bulk`: the rows are many (see `bulk`), and the options in `sinks` should suit that."""
         self.folder = folder
         self.chance = chance
+        self.bulk = bulk
         self.stack = ExitStack()
         self.disturbances = 0
 
@@ -40,7 +43,7 @@ class Bench(ABC):
 
     @abstractmethod
     def sinks(self) -> list[dict[str, Any]]:
-        """`spec.sinks`: two, each of which takes every row with all its columns."""
+        """`spec.sinks`: two (one may do if `bulk`), each of which takes every row with all its columns."""
 
     def environment(self) -> Mapping[str, str]:
         """What a run needs in its environment."""
@@ -57,6 +60,11 @@ class Bench(ABC):
     def differences(self, expected: Rows) -> Iterable[str]:
         """What another reader, too slow to be asked after every kill, sees otherwise; asked after the last run."""
         return ()
+
+    def export(self, sink: str, out: Path) -> None:
+        """Write all that the target's own engine sees now as Parquet below `out`, an empty folder, with the columns
+        of `rows.COLUMNS`; asked once, after the last run of a bulk matrix."""
+        raise HarnessError(f"the bench of sink {sink} is not made for --rows")
 
     def disturb(self) -> None:  # noqa: B027  (most benches have nothing to do)
         """Called often while a job runs: cut or mend connections by chance."""

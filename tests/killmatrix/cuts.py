@@ -10,6 +10,8 @@ from tests.servers.toxiproxy import Proxy
 
 #: A disturbance begins after so long at most, and lasts so long at most.
 QUIET_SECONDS_MAX = 2.0
+#: Where the rows are many, a checkpoint's passage must fit in between.
+QUIET_SECONDS_MAX_BULK = 30.0
 DISTURBED_SECONDS_MAX = 1.0
 
 #: Connections that are reset, that hang until they are cut, and answers that are lost after the request has arrived.
@@ -36,7 +38,7 @@ class Cuts(Bench):
             return
         if self._toxic is not None:
             self.calm()
-            self._next = now + self.chance.random() * QUIET_SECONDS_MAX
+            self._next = now + self.chance.random() * (QUIET_SECONDS_MAX_BULK if self.bulk else QUIET_SECONDS_MAX)
             return
         self.disturbances += 1
         kind, stream, attributes = self.chance.choice(TOXICS)

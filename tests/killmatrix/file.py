@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from tests.killmatrix.bench import Bench
 from tests.killmatrix.files import FileRows
-from tests.killmatrix.rows import COLUMNS, Rows
+from tests.killmatrix.rows import COLUMNS, DDL, Rows
 
 PRIVATE = "_sinkjob"
+NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
+JSON_COLUMNS = {column.split()[0]: column.split()[1].replace("STRING", "VARCHAR") for column in DDL.split(", ")}
 
 
 class FileBench(Bench):
@@ -22,7 +26,7 @@ class FileBench(Bench):
 
     def sinks(self) -> list[dict[str, Any]]:
         lake = {"path": "out/lake", "format": "parquet", "partitionBy": ["label"], "maxOpenFiles": 3}
-        lines = {"path": "out/lines", "format": "json", "targetFileSize": "1KiB"}
+        lines = {"path": "out/lines", "format": "json", "targetFileSize": "32MiB" if self.bulk else "1KiB"}
         return [
             {"name": "lake", "type": "file", "guarantee": "ExactlyOnce", "options": lake},
             {
@@ -47,6 +51,16 @@ class FileBench(Bench):
                 if name[0] not in "_.":
                     path = Path(where, name)
                     yield path.relative_to(root).as_posix(), path
+
+    def export(self, sink: str, out: Path) -> None:
+        paths = [str(path) for _, path in self._visible(sink)]
+        if sink == "lake":
+            read = "read_parquet(?, hive_partitioning = true, hive_types = {'label': VARCHAR})"
+        else:
+            read = f"read_json(?, format = 'newline_delimited', columns = {JSON_COLUMNS})"
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(f"COPY (SELECT {NAMES} FROM {read}) TO '{out}/all.parquet'", [paths])
 
     def leftovers(self, ledger_id: str) -> Iterator[str]:
         for sink in self._rows:

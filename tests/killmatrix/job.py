@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
 from tests.killmatrix.bench import Bench
 from tests.killmatrix.ledger import LedgerFile, LedgerView, source_log
-from tests.killmatrix.rows import DDL, Input, Rows
+from tests.killmatrix.rows import DDL, Rows
 from tests.killmatrix.tree import HarnessError, Tree
 
 COMMAND = (sys.executable, "-m", "sinkruntime.cli.main", "--log-level", "info")
@@ -27,7 +27,7 @@ MASTER = "local[2,4]"  # a task is tried four times, as on a cluster
 
 #: So many input files lie ahead of the job; what it takes is put there again.
 AHEAD_FILES = 4
-FILES_PER_TRIGGER = 2
+RETRY = {"initialBackoff": "50ms", "maxBackoff": "1s"}
 POLL_SECONDS = 0.01
 
 
@@ -39,13 +39,25 @@ class RunEnded(Exception):
         self.code = code
 
 
+class Feed(Protocol):
+    """The input of a job: a folder of files `in-NUMBER.FORMAT`, which grows."""
+
+    format: str
+    files_per_trigger: int
+    commit_timeout: str
+    files: int
+
+    def add(self, files: int) -> None:
+        """Add so many files, each of which appears whole."""
+
+
 class Job:
     """The folder of one matrix: manifest, input, targets, ledger, logs."""
 
-    def __init__(self, folder: Path, bench: Bench, chance: random.Random) -> None:
+    def __init__(self, folder: Path, bench: Bench, feed: Feed) -> None:
         self.folder = folder
         self.bench = bench
-        self.input = Input(folder / "input", chance)
+        self.input = feed
         root = folder / ".sinkjob" / NAMESPACE / NAME
         self.workspace = root
         self.ledger = LedgerFile(root / "ledger" / "ledger.json")
@@ -55,15 +67,15 @@ class Job:
 
     def _write_manifest(self) -> None:
         source = {
-            "format": "json",
+            "format": self.input.format,
             "path": "input",
             "schema": DDL,
-            "options": {"maxFilesPerTrigger": str(FILES_PER_TRIGGER)},
+            "options": {"maxFilesPerTrigger": str(self.input.files_per_trigger)},
         }
         spec = {
             "source": source,
             "trigger": {"type": "ProcessingTime", "interval": "100ms"},
-            "commit": {"maxPending": 3, "timeout": "10s", "retry": {"initialBackoff": "50ms", "maxBackoff": "1s"}},
+            "commit": {"maxPending": 3, "timeout": self.input.commit_timeout, "retry": RETRY},
             "sinks": self.bench.sinks(),
             "sparkConf": {"spark.sql.codegen.wholeStage": "false"},
         }
@@ -87,7 +99,7 @@ class Job:
 
     def feed(self, ledger: LedgerView) -> None:
         """Keep so many files ahead of what is decided."""
-        self.input.add(max(0, AHEAD_FILES + FILES_PER_TRIGGER * ledger.decided - self.input.files))
+        self.input.add(max(0, AHEAD_FILES + self.input.files_per_trigger * ledger.decided - self.input.files))
 
     def undecided(self, rows: Rows, ledger: LedgerView) -> Rows:
         """Those of the visible rows that no decision in the ledger covers."""

@@ -32,11 +32,17 @@ def plan(kills: int, seed: int) -> list[Aim]:
     return [aim for block in blocks for aim in block]
 
 
+def bulk_plan(kills: int, seed: int) -> list[Aim]:
+    """Random instants only; few checkpoints pass between two kills, for each is large."""
+    chance = random.Random(f"plan {seed}")
+    return [aim for block in _random(kills, chance, pending_max=1) for aim in block]
+
+
 def _counted(step: Step, chance: random.Random) -> Step:
     return Step(step.step, step.side, chance.randint(1, 3))
 
 
-def _random(number: int, chance: random.Random) -> list[list[Aim]]:
+def _random(number: int, chance: random.Random, pending_max: int = 6) -> list[list[Aim]]:
     """Blocks of random instants. One block is killed in a row: somewhere, then once or twice in its recovery."""
     blocks: list[list[Aim]] = []
     left = number
@@ -44,7 +50,7 @@ def _random(number: int, chance: random.Random) -> list[list[Aim]]:
         if left <= 0:
             break
         if at % PENDING_EVERY == 0:
-            block: list[Aim] = [Pending(chance.randint(1, 6), chance.choice((0.0, chance.random() * 0.003)))]
+            block: list[Aim] = [Pending(chance.randint(1, pending_max), chance.choice((0.0, chance.random() * 0.003)))]
         elif at % PENDING_EVERY == 1:
             block = [Instant("start", chance.random() * 10.0)]
         else:

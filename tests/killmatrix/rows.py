@@ -45,6 +45,10 @@ LABELS = (None, "plain", "ünï 😀", "x/y=z %41", 'q"u:o*t?e', "שלום")
 class Input:
     """The input folder, and every row in it."""
 
+    format = "json"
+    files_per_trigger = 2
+    commit_timeout = "10s"
+
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder = folder
         self.rows: Rows = Counter()
