@@ -88,7 +88,7 @@ class DeltaSink(Sink):
         table = tables.find(place)
         if table is None:
             return Evidence(0, "", place.uri)
-        proved = tables.evidence_of(table, self.identity)
+        proved = tables.evidence_of(place, table, self.identity)
         return Evidence(proved, str(table.metadata().id), f"{place.uri}, version {table.version()}")
 
     def prove(self, checkpoint: int, epoch: int) -> str | None:

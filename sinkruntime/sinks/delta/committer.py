@@ -24,11 +24,13 @@ from sinkruntime.api import (
 from sinkruntime.errors import SinkjobError, TargetError
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.delta import names
+from sinkruntime.sinks.delta.log import newest
 from sinkruntime.sinks.delta.options import Options, Write
 from sinkruntime.sinks.delta.place import Place
 from sinkruntime.sinks.delta.table import (
     app_id,
     check_features,
+    committed_until,
     evidence_of,
     fence_id,
     find,
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
 
 #: A commit that loses the version to another writer is made again so often, then later.
 ATTEMPTS_MAX = 10
-#: Versions of the log that are looked through for one of our commits.
-HISTORY_MAX = 100
 #: Checkpoints whose committed names are remembered.
 REMEMBERED_MAX = 32
 #: Newest settled checkpoints in which recovery looks for attempts that came late.
@@ -92,7 +92,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
         """Look and write, again after each version that another writer took."""
         for _ in range(ATTEMPTS_MAX):
             table = load(self._place)
-            if answer_by_evidence(request, evidence_of(table, self._identity)):
+            if self._answered(request, table):
                 return
             if self._fenced(request, table):
                 request.reply(Answer.REFUSED, "Fenced", "this checkpoint is fenced: an abort was begun")
@@ -106,6 +106,13 @@ class DeltaCommitter(SinkAggregatedCommitter):
             request.reply(Answer.COMMITTED)
             return
         request.reply(Answer.RETRY_LATER, "Conflict", f"other writers took {ATTEMPTS_MAX} versions in a row")
+
+    def _answered(self, request: CommitRequest, table: DeltaTable) -> bool:
+        """What was committed stays so, also where a RESTORE took it away: the next checkpoint is told of that."""
+        ever = committed_until(table, self._identity)
+        if ever < request.lineage.checkpoint:
+            ever = evidence_of(self._place, table, self._identity)
+        return answer_by_evidence(request, ever)
 
     def _check(self, request: CommitRequest, table: DeltaTable) -> None:
         """Raises `TargetError` unless the table still is the one, can take the files, and they are still there."""
@@ -131,7 +138,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
         present = {found.path: found.size for directory in where for found in self._place.files(directory)}
         gone = [item["path"] for item in items if present.get(item["path"]) != item["size"]]
         if gone:
-            if evidence_of(load(self._place), self._identity) >= request.lineage.checkpoint:
+            if committed_until(load(self._place), self._identity) >= request.lineage.checkpoint:
                 raise VersionTaken  # a twin has committed it since the look, and removed what it had merged
             message = f"{len(gone)} staged files are gone, first {gone[0]}"
             raise TargetError("CommittableLost", message, path="options.path")
@@ -182,7 +189,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
             now = load(self._place)
         except (ConnectionError, SinkjobError) as lost:
             raise AnswerLost(sentence(error)) from lost
-        if evidence_of(now, self._identity) >= checkpoint:
+        if committed_until(now, self._identity) >= checkpoint:
             return
         if now.version() > before:
             raise VersionTaken from error
@@ -199,7 +206,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
     # --- probe, fence
 
     def probe(self, requests: Sequence[CommitRequest]) -> None:
-        proved = evidence_of(load(self._place), self._identity)
+        proved = committed_until(load(self._place), self._identity)
         for request in requests:
             request.reply(Answer.ALREADY_COMMITTED if proved >= request.lineage.checkpoint else Answer.ABSENT)
 
@@ -214,7 +221,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
         """A version of its own: what was to be written in its place fails, and what comes later finds the fence."""
         for _ in range(ATTEMPTS_MAX):
             table = load(self._place)
-            if evidence_of(table, self._identity) >= request.lineage.checkpoint:
+            if committed_until(table, self._identity) >= request.lineage.checkpoint:
                 request.reply(Answer.ALREADY_COMMITTED)
                 return
             if self._fenced(request, table):
@@ -235,7 +242,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
     def abort(self, requests: Sequence[CommitRequest]) -> None:
         table = find(self._place)
         for request in requests:
-            if table is None or evidence_of(table, self._identity) < request.lineage.checkpoint:
+            if table is None or committed_until(table, self._identity) < request.lineage.checkpoint:
                 self._place.remove([item["path"] for item in request.committable["files"]])
 
     def recover(self, garbage: Garbage) -> None:
@@ -262,14 +269,13 @@ class DeltaCommitter(SinkAggregatedCommitter):
         """The files with which the checkpoint was committed, also those that the table has given up since; None: the
         log does not say any more, and nothing is removed."""
         table = load(self._place)
-        if evidence_of(table, self._identity) < checkpoint:
+        if committed_until(table, self._identity) < checkpoint:
             return frozenset()
-        for entry in table.history(HISTORY_MAX):
-            ours = entry.get("sinkjob")
-            wanted = {"ledger": self._identity.ledger_id, "sink": self._identity.sink}
-            if isinstance(ours, dict) and {**ours, **wanted, "checkpoint": checkpoint, "epoch": epoch} == ours:
-                data = self._place.read(f"_delta_log/{entry['version']:020d}.json")
-                return None if data is None else frozenset(added_paths(data))
+        who = {"ledger": self._identity.ledger_id, "sink": self._identity.sink}
+        for version in newest(self._place, table.version()):
+            ours = version.info().get("sinkjob")
+            if isinstance(ours, dict) and {**ours, **who, "checkpoint": checkpoint, "epoch": epoch} == ours:
+                return version.added()
         return None
 
     def _remove(self, checkpoint: int, epoch: int, kept: frozenset[str] = frozenset()) -> None:
@@ -293,11 +299,3 @@ def order_number(order: tuple[int, int]) -> int:
     """An order as a transaction's version, of 63 bits: greater for a later one."""
     tenure, count = order
     return (tenure << ORDER_BITS) + min(count, (1 << ORDER_BITS) - 1)
-
-
-def added_paths(data: bytes) -> Iterator[str]:
-    """The paths that a version of the log adds."""
-    for line in data.splitlines():
-        action = json.loads(line)
-        if "add" in action:
-            yield action["add"]["path"]

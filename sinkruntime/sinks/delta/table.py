@@ -17,6 +17,7 @@ import pyarrow as pa
 from sinkruntime.api import SinkIdentity
 from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.delta.features import refusals
+from sinkruntime.sinks.delta.log import restored_to
 from sinkruntime.sinks.delta.options import Options
 from sinkruntime.sinks.delta.place import Place
 from sinkruntime.tables import schemas
@@ -89,12 +90,13 @@ def sentence(error: Exception) -> str:
     return " ".join(text.split())[:MESSAGE_LENGTH_MAX]
 
 
-def find(place: Place) -> DeltaTable | None:
-    """The table as it is now; None: there is none. A handle is for one commit: it does not see a table made anew."""
+def find(place: Place, version: int | None = None) -> DeltaTable | None:
+    """The table as it is now, or was; None: there is none. A handle is for one commit: it does not see a table made
+    anew."""
     deltalake = load_deltalake()
     with talking(f"opening the table {place.uri}"):
         try:
-            table: DeltaTable = deltalake.DeltaTable(place.uri, storage_options=place.storage_options())
+            table: DeltaTable = deltalake.DeltaTable(place.uri, version, storage_options=place.storage_options())
         except deltalake.exceptions.TableNotFoundError:
             return None
     return table
@@ -109,9 +111,23 @@ def load(place: Place) -> DeltaTable:
     return table
 
 
-def evidence_of(table: DeltaTable, identity: SinkIdentity) -> int:
-    """The last checkpoint of (ledger id, sink) that this version of the table holds, or 0."""
+def committed_until(table: DeltaTable, identity: SinkIdentity) -> int:
+    """The last checkpoint of (ledger id, sink) that was ever committed to this table, or 0."""
     return table.transaction_version(app_id(identity)) or 0
+
+
+def evidence_of(place: Place, table: DeltaTable, identity: SinkIdentity) -> int:
+    """The last checkpoint of (ledger id, sink) that this version of the table proves, or 0. A RESTORE takes rows away
+    and leaves transactions: after one those count that the version has to which the table went back."""
+    ever = committed_until(table, identity)
+    if ever == 0:
+        return 0
+    with talking(f"reading the log of {place.uri}"):
+        restored = restored_to(place, table.version(), app_id(identity))
+    if restored is None:
+        return ever
+    older = find(place, restored)
+    return 0 if older is None else committed_until(older, identity)
 
 
 def shape_of(table: DeltaTable) -> Shape:
