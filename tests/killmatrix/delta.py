@@ -18,6 +18,7 @@ from tests.killmatrix.rows import COLUMNS, Rows
 from tests.servers import delta_spark, s3, toxiproxy
 
 BUCKET = "kill-matrix"
+EXPORT_SECONDS_MAX = 1800
 SQL = f"SELECT {', '.join(COLUMNS)} FROM ".replace(" at,", " unix_micros(at) AS at,")
 
 
@@ -40,8 +41,9 @@ class DeltaBench(Cuts):
 
     def sinks(self) -> list[dict[str, Any]]:
         storage = {"endpoint": f"http://{self.proxy.listen}", "region": self._server.region, "pathStyle": True}
-        lake = {"path": "out/lake", "partitionBy": ["label"], "maxOpenFiles": 3}
-        lines = {"path": f"s3://{BUCKET}/lines", "targetFileSize": "1KiB", "storage": storage}
+        lake = {"path": "out/lake", "partitionBy": ["label"], "maxOpenFiles": 8 if self.bulk else 3}
+        size = "32MiB" if self.bulk else "1KiB"
+        lines = {"path": f"s3://{BUCKET}/lines", "targetFileSize": size, "storage": storage}
         return [
             {"name": "lake", "type": "delta", "guarantee": "ExactlyOnce", "options": lake},
             {
@@ -73,6 +75,11 @@ class DeltaBench(Cuts):
         for sink, seen in zip(self._tables, answers, strict=True):
             if Counter(tuple(row.get(column) for column in COLUMNS) for row in seen) != expected:
                 yield f"Spark sees other rows in {sink}"
+
+    def export(self, sink: str, out: Path) -> None:
+        rows = f"SELECT {', '.join(COLUMNS)} FROM delta.`{self._tables[sink]}`"
+        question = f"INSERT OVERWRITE DIRECTORY '{out}' USING parquet {rows}"
+        delta_spark.ask(question, timeout_seconds=EXPORT_SECONDS_MAX)
 
 
 def _actions(root: Path) -> Iterator[tuple[int, dict[str, Any]]]:

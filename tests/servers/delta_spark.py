@@ -38,14 +38,14 @@ def append(path: Path, app_id: str, version: int) -> str:
     return f"append {json.dumps([str(path), app_id, version])}"
 
 
-def ask(*questions: str) -> list[list[dict[str, Any]]]:
+def ask(*questions: str, timeout_seconds: int = TIMEOUT_SECONDS) -> list[list[dict[str, Any]]]:
     """The rows of each question, SQL over delta.`/path` or an `append`, in order. Values as JSON has them."""
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.servers.delta_spark", locate()]
     environment = os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     made = subprocess.run(
         command, input=json.dumps(questions), cwd=root, env=environment, capture_output=True, text=True,
-        timeout=TIMEOUT_SECONDS, check=False,
+        timeout=timeout_seconds, check=False,
     )  # fmt: skip
     lines = [line for line in made.stdout.splitlines() if line.startswith(MARK)]
     if made.returncode or not lines:

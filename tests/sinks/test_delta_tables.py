@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -287,6 +289,40 @@ def test_upkeep_compacts_and_vacuums_when_it_is_due_and_spares_what_is_staged(pl
     assert len(place.active()) == 1
     assert commit(sink, staged, 2).answers() == {Answer.COMMITTED}
     assert len(place.rows()) == len(ROWS + MORE) + 1
+
+
+def given_up_long_ago(place: Place) -> None:
+    """What the log has given up so far, it has given up at the beginning of time."""
+    for path in (place.directory / "_delta_log").glob("*.json"):
+        path.write_text(re.sub(r'"deletionTimestamp":\d+', '"deletionTimestamp":1', path.read_text()))
+
+
+def test_a_vacuum_removes_what_was_given_up_for_long_enough_and_nothing_else(place: Place) -> None:
+    sink = place.sink(maintenance={"optimizeEvery": 3, "vacuumEvery": 3})
+    sink.prepare_target(SCHEMA)
+    for checkpoint, rows in ((1, ROWS), (2, MORE)):
+        commit(sink, stage(sink, checkpoint, rows), checkpoint - 1)
+    long_ago, pending = set(place.active()), stage(sink, 4, [(99, "pending")])
+    for _, committable in pending.present():
+        os.utime(place.directory / committable["files"][0]["path"], (0, 0))
+    sink.post_commit(3, ())
+    assert long_ago <= place.unnamed(), "a reader may still be at them"
+    given_up_long_ago(place)
+    commit(sink, stage(sink, 3, [(5, "five")]), 2)
+    recently = set(place.active())
+    sink.post_commit(6, ())
+    assert {name for name in place.unnamed() if name in long_ago | recently} == recently
+    assert commit(sink, pending, 3).answers() == {Answer.COMMITTED}
+    assert len(place.rows()) == len(ROWS + MORE) + 2
+
+
+def test_upkeep_that_fails_says_why_and_takes_nothing_away(place: Place) -> None:
+    sink = place.sink(maintenance={"vacuumEvery": 1, "vacuumRetention": "1h"})
+    sink.prepare_target(SCHEMA)
+    assert commit(sink, stage(sink, 1, ROWS)).answers() == {Answer.COMMITTED}
+    with pytest.raises(ConnectionError, match=r"vacuuming the table: .* minimum retention .* 168 hours, got 1 hours"):
+        sink.post_commit(1, ())
+    assert len(place.rows()) == len(ROWS)
 
 
 @pytest.mark.integration
