@@ -71,3 +71,7 @@ class Bench(ABC):
 
     def calm(self) -> None:  # noqa: B027  (most benches have nothing to do)
         """End every disturbance."""
+
+    def told(self) -> str:
+        """What `disturb` has done, for the last lines."""
+        return f"{self.disturbances} disturbances"

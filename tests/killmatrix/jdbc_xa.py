@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.killmatrix.jdbc_staging import JdbcBench
+from tests.killmatrix.jdbc_staging import END, JdbcBench
 
 
 class XaBench(JdbcBench):
     """`mode: xa`."""
 
     mode = "xa"
+    deciding = ("PREPARE TRANSACTION", "COMMIT PREPARED", f"COMMIT{END}")
 
 
 BENCH = XaBench

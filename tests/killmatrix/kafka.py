@@ -79,7 +79,7 @@ class KafkaBench(Bench):
         rows: Rows = Rows()
         by_key: dict[int, list[int]] = {}
         for message in read(self._server.bootstrap, TOPICS[sink]):
-            row = _row(message)
+            row = row_of(message)
             rows[row] += 1
             by_key.setdefault(row[1], []).append(row[0])
         for origin, ids in by_key.items():
@@ -127,7 +127,8 @@ class KafkaBench(Bench):
             self._toxic = None
 
 
-def _row(message: Message) -> Row:
+def row_of(message: Message) -> Row:
+    """The row that a message's JSON value holds."""
     values = json.loads(message.value() or b"{}")
     at = values["at"]
     if at is not None:

@@ -130,7 +130,7 @@ class Matrix(ABC):
             self._say(f"    left over: {name}")
         self._say(
             f"{self._job.input.files} files, {ledger.decided} checkpoints, {ledger.epoch} epochs, "
-            f"{self.result.pending_kills} kills while pending, {self._bench.disturbances} disturbances"
+            f"{self.result.pending_kills} kills while pending, {self._bench.told()}"
         )
 
     def _payloads(self) -> list[str]:

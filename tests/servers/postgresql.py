@@ -19,7 +19,7 @@ import pytest
 
 from tests.servers.database_programs import account, acting_as
 from tests.servers.database_programs import postgresql as programs_of_postgresql
-from tests.servers.process import running
+from tests.servers.process import Program, restartable
 from tests.servers.programs import ProgramMissingError
 
 ACCOUNT = "postgres"
@@ -32,9 +32,14 @@ PREPARED_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class PostgreSQLServer:
-    """A running server; `USER` owns the databases that `make_database` makes."""
+    """A running server; `USER` owns the databases that `make_database` makes. It may be killed and started again."""
 
-    port: int
+    program: Program
+
+    @property
+    def port(self) -> int:
+        """It listens here, also after it was started again."""
+        return self.program.port
 
     @property
     def address(self) -> str:
@@ -54,6 +59,15 @@ class PostgreSQLServer:
         with self.connect() as connection:
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
         return name
+
+    def kill(self) -> None:
+        """`kill -9` to all its processes."""
+        self.program.kill()
+
+    def start(self) -> None:
+        """Start it again on the same data, and wait until it has recovered."""
+        self.program.start()
+        _wait_until_it_serves(self)
 
 
 @contextmanager
@@ -89,8 +103,8 @@ def serve(prepared_max: int = PREPARED_MAX, settings: Mapping[str, str] | None =
             place = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
             return [*prefix, str(programs / "postgres"), *place, *given]
 
-        with running(command, folder / "log", {}) as port:
-            server = PostgreSQLServer(port)
+        with restartable(command, folder / "log") as program:
+            server = PostgreSQLServer(program)
             _wait_until_it_serves(server)
             yield server
     finally:

@@ -1,0 +1,94 @@
+"""Lets chosen statements through to a server and cuts the connection before their answers, by chance.
+
+Used by benches of the kill matrix, beside toxiproxy, which cannot tell one statement from another. It knows no
+protocol: a statement is told by its text in what the client sends. It never changes what it hands on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+CHUNK_BYTES = 65536
+#: A statement stands in a small message; rows on their way are not searched.
+STATEMENT_BYTES_MAX = 4096
+
+
+class LostAnswers:
+    """A relay on a port of its own. `one_in`: one answer in so many is lost, none while it is 0."""
+
+    def __init__(self, upstream: tuple[str, int], statements: Sequence[str], chance: random.Random) -> None:
+        self.one_in = 0
+        self.lost: Counter[str] = Counter()
+        self.requests = 0  # small ones, about as many as the client has sent
+        self._upstream = upstream
+        self._statements = statements
+        self._chance = chance
+        self._listener = socket.create_server(("127.0.0.1", 0))
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """It relays inside."""
+        threading.Thread(target=self._serve, daemon=True).start()
+        try:
+            yield
+        finally:
+            # The thread that waits for a connection is woken by `shutdown` alone.
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._upstream, timeout=5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            threading.Thread(target=self._relay, args=(near, far), daemon=True).start()
+
+    def _relay(self, near: socket.socket, far: socket.socket) -> None:
+        loses = threading.Event()
+        with near, far:
+            answers = threading.Thread(target=self._copy, args=(far, near, loses, False), daemon=True)
+            answers.start()
+            self._copy(near, far, loses, True)
+            answers.join()
+
+    def _copy(self, source: socket.socket, sink: socket.socket, loses: threading.Event, is_request: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(CHUNK_BYTES):
+                if is_request and self._is_to_lose(data):
+                    loses.set()  # before the server can answer
+                elif not is_request and loses.is_set():
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _is_to_lose(self, data: bytes) -> bool:
+        if len(data) > STATEMENT_BYTES_MAX:
+            return False
+        self.requests += 1
+        if not self.one_in:
+            return False
+        found = next((text for text in self._statements if text.encode() in data), None)
+        if found is None or self._chance.randrange(self.one_in):
+            return False
+        self.lost[found] += 1
+        return True
