@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.table import TableMerger
 
 from sinkruntime.api import Answer, Sink
 from sinkruntime.errors import TargetError
@@ -30,6 +31,8 @@ from tests.sinks.test_delta import Place, s3_place
 
 RACES = 60
 RACES_ON_S3 = 15
+#: Rows of which no two have one key.
+DISTINCT: list[Row] = [(1, "one"), (2, None), (4, "")]
 #: How long an answer is on its way: long enough to be lost.
 ANSWER_MILLISECONDS = 400
 WRITES: tuple[dict[str, Any], ...] = (
@@ -152,15 +155,17 @@ def before_next_write(monkeypatch: pytest.MonkeyPatch, action: Callable[[], obje
 
 @pytest.mark.integration
 @pytest.mark.parametrize("away", [True, False], ids=["and the store is away", "and the store answers again"])
+@pytest.mark.parametrize("more", [WRITES[0], WRITES[2]], ids=lambda more: more["write"])
 def test_a_commit_whose_answer_is_lost_is_found_and_never_doubled(
-    proxied: tuple[Place, Proxy], monkeypatch: pytest.MonkeyPatch, away: bool
+    proxied: tuple[Place, Proxy], monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], away: bool
 ) -> None:
     place, proxy = proxied
-    sink = ready(place)
-    staged = stage(sink, 1, ROWS)
-    write = DeltaTable.create_write_transaction
-
+    sink = ready(place, **more)
+    staged = stage(sink, 1, DISTINCT)
     version = place.directory / "_delta_log" / f"{1:020d}.json"
+    writer: Any = TableMerger if more["write"] == "upsert" else DeltaTable
+    name = "execute" if more["write"] == "upsert" else "create_write_transaction"
+    write = getattr(writer, name)
 
     def cut() -> None:
         """As soon as the server has the version, and before its answer has come through."""
@@ -172,20 +177,20 @@ def test_a_commit_whose_answer_is_lost_is_found_and_never_doubled(
         if not away:
             proxy.enable()
 
-    def lose_answer(self: DeltaTable, *args: Any, **more: Any) -> None:
+    def lose_answer(self: Any, *args: Any, **told: Any) -> None:
         toxic = proxy.add_toxic("latency", latency=ANSWER_MILLISECONDS)
         cutting = threading.Thread(target=cut)
         cutting.start()
         try:
-            write(self, *args, **more)
+            write(self, *args, **told)
         finally:
             cutting.join()
             proxy.remove_toxic(toxic)
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaTable, "create_write_transaction", lose_answer)
+        patched.setattr(writer, name, lose_answer)
         made = commit(sink, staged)
-    assert rows_of(place) == Counter(ROWS), "the server has it"
+    assert rows_of(place) == Counter(DISTINCT), "the server has it"
     if away:
         assert (made.answers(), made.reasons()) == ({Answer.UNKNOWN}, {"AnswerLost"})
         proxy.enable()
@@ -194,7 +199,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_never_doubled(
     assert harness.ask(sink, "probe", staged).answers() == {Answer.ALREADY_COMMITTED}
     assert commit(sink, staged, may_have_landed=True).answers() == {Answer.ALREADY_COMMITTED}
     assert commit(sink, stage(sink, 2, MORE), 1).answers() == {Answer.COMMITTED}
-    assert rows_of(place) == Counter(ROWS + MORE)
+    assert rows_of(place) == Counter(DISTINCT + MORE)
     assert commits_of(place) == [1, 2]
 
 

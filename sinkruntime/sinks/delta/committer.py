@@ -280,13 +280,14 @@ class DeltaCommitter(SinkAggregatedCommitter):
 
     def _remove(self, checkpoint: int, epoch: int, kept: frozenset[str] = frozenset()) -> None:
         """Remove what a checkpoint of an epoch staged, but never what the table names."""
-        self._place.remove(sorted(self._unnamed(checkpoint, epoch) - kept))
+        self._place.remove(sorted(self._unnamed(checkpoint, epoch, kept)))
         self._place.prune(names.directory(self._identity, self._options.write, checkpoint, epoch))
 
-    def _unnamed(self, checkpoint: int, epoch: int) -> set[str]:
-        """What a checkpoint of an epoch staged, and the table does not name now."""
+    def _unnamed(self, checkpoint: int, epoch: int, kept: frozenset[str] = frozenset()) -> set[str]:
+        """What a checkpoint of an epoch staged, besides `kept`, and the table does not name now. Most often nothing,
+        and then the table is not read."""
         directory = names.directory(self._identity, self._options.write, checkpoint, epoch)
-        found = {file.path for file in self._place.files(directory)}
+        found = {file.path for file in self._place.files(directory)} - kept
         return found if not found or self._options.write is Write.UPSERT else found - set(self._active_files())
 
     def _active_files(self) -> Iterator[str]:
