@@ -29,8 +29,8 @@ from tests.sinks.contract import MORE, ROWS, YES
 from tests.sinks.harness import LEDGER, SCHEMA, Row, commit, stage
 from tests.sinks.test_delta import Place, s3_place
 
-RACES = 60
-RACES_ON_S3 = 15
+RACES = 25
+RACES_ON_S3 = 10
 #: Rows of which no two have one key.
 DISTINCT: list[Row] = [(1, "one"), (2, None), (4, "")]
 #: How long an answer is on its way: long enough to be lost.
