@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sinkruntime.errors import TargetError
-from sinkruntime.json_rows import json_rows
+from sinkruntime.json_rows import json_rows, told_rows
 
 if TYPE_CHECKING:
     from sinkruntime.api import Counter
@@ -67,7 +67,11 @@ class Refusals:
         self.count(REFUSED_ROWS, rows.num_rows)
         check_bound(self.to, self.rows, f"{reason}: {message}")
         same: list[list[Any]] = [[value] * rows.num_rows for value in (self.sink, self.checkpoint, reason, message)]
-        columns = [*same, json_rows(rows, rows.schema)]
+        try:
+            texts = json_rows(rows, rows.schema)
+        except (pa.ArrowException, ValueError, OverflowError):  # it may have been refused for that
+            texts = told_rows(rows)
+        columns = [*same, texts]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
         self.write(pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA))
 

@@ -25,6 +25,27 @@ def json_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> list[str]:
     return [encode(row) for row in values]
 
 
+def told_rows(rows: pa.RecordBatch) -> list[str]:
+    """As `json_rows` of batches that hold what JSON or Python cannot: such values are told as text, for people."""
+    texts = []
+    for index in range(rows.num_rows):
+        row = rows.slice(index, 1)
+        told = {field.name: _told(column, field.type) for field, column in zip(row.schema, row.columns, strict=True)}
+        texts.append(json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    return texts
+
+
+def _told(one: pa.Array[Any], kind: pa.DataType) -> Any:
+    """The only value of a column: a text that is no UTF-8 with its bytes as `\\xff`, a far time as Arrow prints it."""
+    try:
+        return json_value(one[0].as_py(), kind)
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="backslashreplace")
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        plain = one.cast(pa.timestamp(kind.unit)) if isinstance(kind, pa.TimestampType) else one
+        return str(plain.cast(pa.string())[0]) if pa.types.is_temporal(kind) else str(error)
+
+
 def _is_plain(kind: pa.DataType) -> bool:
     """Whether Python's own JSON encoding of its values is right."""
     types = pa.types

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sinkruntime.api import Sink, SinkIdentity, SinkWriter, WriterContext
-from sinkruntime.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters, check_bound
+from sinkruntime.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters, Refusals, check_bound
 from sinkruntime.environment import SystemClock
 from sinkruntime.errors import TargetError
 from sinkruntime.spark.failure import TaskFailure, translate
@@ -134,3 +134,17 @@ def test_the_bound_is_inclusive() -> None:
     check_bound(DeadLetters("rejects", 3), 3)
     with pytest.raises(TargetError, match="more than 3 rows"):
         check_bound(DeadLetters("rejects", 3), 4)
+
+
+def test_a_row_that_no_json_can_hold_is_told_all_the_same() -> None:
+    """It may have been refused for that: text that is no UTF-8, times beyond the year 9999."""
+    text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b'a\xffb"'], pa.binary()).buffers())
+    far = pa.Array.from_buffers(pa.timestamp("us", "UTC"), 2, pa.array([2**58, 0], pa.int64()).buffers())
+    nested = pa.ListArray.from_arrays([0, 1, 2], far)
+    rows = pa.RecordBatch.from_arrays([text, far, nested], names=["a", "b", "c"])
+    written: list[pa.RecordBatch] = []
+    Refusals("lake", 3, DeadLetters("rejects", 10), lambda name, amount=1: None, written.append)(rows, "No", "why")
+    assert [json.loads(letter["row"]) for letter in written[0].to_pylist()] == [
+        {"a": "ok", "b": "11103-08-29 17:22:31.711744", "c": "date value out of range"},
+        {"a": 'a\\xffb"', "b": "1970-01-01T00:00:00+00:00", "c": ["1970-01-01T00:00:00+00:00"]},
+    ]
