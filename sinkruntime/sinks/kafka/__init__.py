@@ -38,6 +38,7 @@ class KafkaSink(Sink):
 
     Options = Options
     summary = "records in Kafka topics, in transactions that the operator ends"
+    rejects_rows = True
 
     @classmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:

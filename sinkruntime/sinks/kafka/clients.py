@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 15.0
+#: librdkafka's defaults of `message.max.bytes` (key and value of one record) and `batch.size`.
+PRODUCER_RECORD_BYTES = 1_000_000
+PRODUCER_BATCH_BYTES = 1_000_000
 
 _FINAL = {
     "TOPIC_AUTHORIZATION_FAILED": ("PermissionDenied", "grant Write and Describe on the topic"),
@@ -36,7 +39,9 @@ _FINAL = {
     "_UNKNOWN_TOPIC": ("TopicMissing", "make the topic, or give `createTopic`"),
     "TOPIC_EXCEPTION": ("TopicMissing", "topics have letters, digits, `.`, `_` and `-`"),
     "MSG_SIZE_TOO_LARGE": (
-        "RecordTooLarge", "raise `producer.message.max.bytes` and the topic's `max.message.bytes`",
+        "RecordTooLarge",
+        "raise `producer.message.max.bytes` and the topic's `max.message.bytes`; or, where each row fits, keep batches "
+        "below it by `producer.batch.size`",
     ),
     "INVALID_TRANSACTION_TIMEOUT": (
         "TransactionTimeoutTooLong", "lower `transactionTimeout`, or raise the broker's `transaction.max.timeout.ms`",

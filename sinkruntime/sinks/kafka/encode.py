@@ -6,7 +6,7 @@ Used by the writer, and by `prepare_target` to refuse columns that do not fit. N
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,17 @@ Bytes = list[bytes | None]
 Headers = list[tuple[str, bytes | None]]
 Encode = Callable[[pa.RecordBatch], Bytes]
 
+#: What encoding raises for a row that has no such form: a time beyond the year 9999, text that is not UTF-8.
+ENCODE_ERRORS = (pa.ArrowException, ValueError, OverflowError)
+
+
+class RowProblem(ValueError):
+    """A row from which no record can be made, and for which reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -31,6 +42,14 @@ class Records:
     keys: Bytes | None
     headers: list[Headers | None] | None
     topics: list[str] | None
+
+    def without(self, rows: Container[int]) -> Records:
+        """The same, but for these rows."""
+        kept = [index for index in range(len(self.values)) if index not in rows]
+        keys = None if self.keys is None else [self.keys[index] for index in kept]
+        headers = None if self.headers is None else [self.headers[index] for index in kept]
+        topics = None if self.topics is None else [self.topics[index] for index in kept]
+        return Records([self.values[index] for index in kept], keys, headers, topics)
 
 
 class Encoder:
@@ -54,7 +73,7 @@ class Encoder:
             _check_headers(schema, options.headers_field)
 
     def encode(self, batch: pa.RecordBatch) -> Records:
-        """All rows, in order. Raises `TargetError` for a row that names no topic."""
+        """All rows, in order. Raises one of `ENCODE_ERRORS` where a row has no such form, or names no topic."""
         values = self._value(batch)
         if self._tombstones:
             values = _without_empty(values, [batch.column(name) for name in self._value_columns])
@@ -132,14 +151,17 @@ def _headers(column: pa.Array[Any]) -> list[Headers | None]:
 
 
 def _header(item: Any) -> tuple[str, bytes | None]:
+    if item is None:
+        raise RowProblem("HeaderInvalid", "a header is null")
     key, value = (item["key"], item["value"]) if isinstance(item, dict) else item
+    if key is None:
+        raise RowProblem("HeaderInvalid", "a header has no name")
     return str(key), value.encode() if isinstance(value, str) else value
 
 
 def _topics(column: pa.Array[Any], name: str) -> list[str]:
     if column.null_count:
-        message = f"column `{name}` is null in a row, which so has no topic"
-        raise TargetError("TopicMissing", message, path="options.topicField", advice="give it a value, or drop the row")
+        raise RowProblem("TopicMissing", f"column `{name}` is null, so the row has no topic")
     return [str(topic) for topic in column.to_pylist()]
 
 

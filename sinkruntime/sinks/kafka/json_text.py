@@ -61,6 +61,7 @@ def _text(column: pa.Array[Any]) -> pa.Array[Any]:
 
 def _strings(column: pa.Array[Any]) -> pa.Array[Any]:
     column = column.cast(pa.string())
+    column.validate(full=True)  # Spark may hand over text that is no UTF-8, which no JSON can hold
     if pc.any(pc.match_substring_regex(column, _CONTROL)).as_py():
         return _one_by_one(column)
     for plain, escaped in (("\\", "\\\\"), ('"', '\\"')):
@@ -87,16 +88,23 @@ def _floats(column: pa.Array[Any]) -> pa.Array[Any]:
 def _moments(column: pa.Array[Any]) -> pa.Array[Any]:
     """ISO 8601, with microseconds where there are any and the zone's offset, as Python writes it."""
     if pa.types.is_date32(column.type):
-        return column.cast(pa.string())
+        return _in_range(column.cast(pa.string()))
     zone = column.type.tz
     if zone not in (None, "UTC"):
         column = column.cast(pa.timestamp("us", "UTC"))
-    text = pc.replace_substring(column.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
+    text = pc.replace_substring(_in_range(column.cast(pa.timestamp("us")).cast(pa.string())), " ", "T")
     text = pc.replace_substring(text, ".000000", "")
     if zone is not None:
         text = pc.binary_join_element_wise(text, pa.scalar("+00:00"), "")
     told: pa.Array[Any] = text
     return told
+
+
+def _in_range(text: pa.Array[Any]) -> pa.Array[Any]:
+    """Arrow prints a time that is too far away as a remark; raises ValueError for one."""
+    if pc.any(pc.starts_with(text, "<")).as_py():
+        raise ValueError("a date or time is out of the range that can be written")
+    return text
 
 
 def _one_by_one(column: pa.Array[Any]) -> pa.Array[Any]:

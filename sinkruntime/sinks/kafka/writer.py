@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sinkruntime.api import Committable, SinkWriter, WriterContext
+from sinkruntime.dead_letters import reject_nothing
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.kafka.clients import error_of, load, producer_settings, translated
+from sinkruntime.sinks.kafka.clients import PRODUCER_BATCH_BYTES, error_of, load, producer_settings, translated
 from sinkruntime.sinks.kafka.encode import Encoder, Records
 from sinkruntime.sinks.kafka.names import POOL, base_name
 from sinkruntime.sinks.kafka.options import Options
+from sinkruntime.sinks.kafka.screen import Screen
+from sinkruntime.sinks.kafka.topics import Topics
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -47,7 +50,7 @@ class KafkaWriter(SinkWriter):
     def __init__(self, options: Options, context: WriterContext) -> None:
         self._options = options
         self._context = context
-        self._encoder: Encoder | None = None
+        self._screen: Screen | None = None
         self._producer: Producer | None = None
         self._id = ""  # that a transaction would have
         self._transaction = ""  # the id of the one that is open
@@ -62,10 +65,14 @@ class KafkaWriter(SinkWriter):
 
     def open(self) -> None:
         load()
-        self._encoder = Encoder(self._options, self._context.schema)
         from confluent_kafka import Producer
 
+        topics = Topics(self._options, asks_limits=self._context.reject is not reject_nothing)
+        encoder = Encoder(self._options, self._context.schema)
+        self._screen = Screen(self._options, encoder, topics, self._context.reject)
         settings = {**producer_settings(self._options), "on_delivery": self._on_delivery}
+        if most := topics.batch_bytes_max():
+            settings["batch.size"] = min(int(settings.get("batch.size", PRODUCER_BATCH_BYTES)), most)
         if self._options.transactions:
             lineage = self._context.lineage
             base = base_name(self._options.transactional_id_prefix, self._context.identity)
@@ -85,14 +92,14 @@ class KafkaWriter(SinkWriter):
         self._opened_seconds = time.monotonic()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        assert self._encoder is not None, "the runtime opens a writer before it writes"
+        assert self._screen is not None, "the runtime opens a writer before it writes"
         assert self._producer is not None
         for start in range(0, batch.num_rows, CHUNK_ROWS):
-            records = self._encoder.encode(batch.slice(start, CHUNK_ROWS))
-            if not self._rows:
-                self._begin(self._producer)
-            self._rows += len(records.values)
-            self._produce(self._producer, records)
+            for records in self._screen.records(self._producer, batch.slice(start, CHUNK_ROWS)):
+                if not self._rows:
+                    self._begin(self._producer)
+                self._rows += len(records.values)
+                self._produce(self._producer, records)
 
     def _begin(self, producer: Producer) -> None:
         """Open the transaction, at the first row."""

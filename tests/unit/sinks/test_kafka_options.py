@@ -18,9 +18,10 @@ from sinkruntime.errors import ManifestError, TargetError
 from sinkruntime.sinks.kafka import KafkaSink
 from sinkruntime.sinks.kafka.clients import admin_settings, producer_settings
 from sinkruntime.sinks.kafka.committer import Standing, standing_of
-from sinkruntime.sinks.kafka.encode import Encoder
+from sinkruntime.sinks.kafka.encode import Encoder, RowProblem
 from sinkruntime.sinks.kafka.names import SLOTS, IdPool, Origin, base_name, origin_of
 from sinkruntime.sinks.kafka.options import Options
+from sinkruntime.sinks.kafka.screen import batch_bytes
 from sinkruntime.sinks.kafka.wire import Transaction
 from sinkruntime.spec.delivery import Commit
 from sinkruntime.spec.sink_options import parse_options
@@ -124,9 +125,34 @@ def test_a_row_without_a_topic_is_refused() -> None:
     fields: dict[str, pa.DataType] = {"id": pa.int64(), "to": pa.string()}
     schema = pa.schema(fields)
     encoder = Encoder(Options.model_validate({"bootstrapServers": "b", "topicField": "to"}), schema)
-    with pytest.raises(TargetError, match="column `to` is null") as caught:
+    with pytest.raises(RowProblem, match="column `to` is null") as caught:
         encoder.encode(pa.RecordBatch.from_pylist([{"id": 1, "to": "a"}, {"id": 2, "to": None}], schema=schema))
     assert caught.value.reason == "TopicMissing"
+
+
+@given(
+    st.none() | st.binary(max_size=300),
+    st.none() | st.binary(max_size=20_000),
+    st.lists(st.tuples(st.text(max_size=80), st.none() | st.binary(max_size=200)), max_size=70),
+)
+def test_the_size_of_a_record_is_what_the_formats_own_words_make_of_it(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    """Written here from the record format of Kafka's protocol, byte by byte."""
+
+    def varint(number: int) -> bytes:
+        number, out = (number << 1) ^ (number >> 31), bytearray()
+        while number > 0x7F:
+            out.append(number & 0x7F | 0x80)
+            number >>= 7
+        return bytes([*out, number])
+
+    def sized(data: bytes | None) -> bytes:
+        return varint(-1) if data is None else varint(len(data)) + data
+
+    body = b"\0" + varint(0) + varint(0) + sized(key) + sized(value) + varint(len(headers))
+    body += b"".join(sized(name.encode()) + sized(content) for name, content in headers)
+    assert batch_bytes(key, value, headers) == 61 + len(varint(len(body)) + body)
 
 
 def test_as_many_slots_as_checkpoints_can_be_pending() -> None:
