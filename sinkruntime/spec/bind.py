@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from sinkruntime.api import Guarantee, Sink
+from sinkruntime.api import Guarantee, Sink, SinkIdentity
 from sinkruntime.errors import ManifestError, Problem
 from sinkruntime.spec.delivery import SinkSpec
 from sinkruntime.spec.imports import add_import_path
 from sinkruntime.spec.load import Manifest, draft_manifest
 from sinkruntime.spec.options_from import Places, Secrets, local_places, read_options_from
 from sinkruntime.spec.paths import FieldPath, path_text
+from sinkruntime.spec.quantities import Duration
 from sinkruntime.spec.sink_options import load_sink_class, parse_options
 from sinkruntime.spec.source import OptionsFrom
 from sinkruntime.spec.surroundings import missing
@@ -80,6 +81,7 @@ def bind(manifest: Manifest, places: Places) -> BoundJob:
     sinks = [_bind_sink(sink, places, ("spec", "sinks", index), problems) for index, sink in enumerate(spec.sinks)]
     bound = tuple(sink for sink in sinks if sink is not None)
     problems += _too_many_pending(bound, spec.commit.max_pending)
+    problems += _gone_too_soon(bound, spec.commit.timeout)
     if problems or source is None or checkpoint is None:
         raise manifest.error(problems)
     return BoundJob(manifest, bound, source, checkpoint)
@@ -94,6 +96,22 @@ def _too_many_pending(sinks: Sequence[BoundSink], max_pending: int) -> Iterator[
             )
             yield Problem("spec.commit.maxPending", None, message, f"at most {most}")
             return
+
+
+def _gone_too_soon(sinks: Sequence[BoundSink], timeout: Duration) -> Iterator[Problem]:
+    """A decision is made only while what is staged has twice the timeout to live: that must be possible at all."""
+    for sink in sinks:
+        if sink.sink_class.staged_life_seconds is Sink.staged_life_seconds:
+            continue
+        life = sink.sink_class(sink.options, SinkIdentity("", sink.spec.name, "")).staged_life_seconds()
+        if life is not None and life <= 2 * timeout.seconds:
+            message = (
+                f"{timeout} is too long for sink `{sink.spec.name}`, whose staged rows live for {life:g} s: they must "
+                "live for more than twice this time, or no checkpoint is ever decided"
+            )
+            yield Problem(
+                "spec.commit.timeout", None, message, f"less than {life / 2:g}s, or staged rows that live longer"
+            )
 
 
 def _secrets(
@@ -122,7 +140,8 @@ def _bind_sink(sink: SinkSpec, places: Places, path: FieldPath, problems: list[P
     if sink.guarantee is not None and not offer.guarantee >= Guarantee(sink.guarantee):
         message = f"`{sink.guarantee}` is more than this sink can give with these options: {offer.why}"
         problems.append(Problem(path_text((*path, "guarantee")), None, message, f"at most `{offer.guarantee.value}`"))
-    if sink.dead_letter is not None and not sink_class.rejects_rows:
-        message = f"the sink `{sink.type}` never turns down single rows, so there is nothing for dead letters"
+    if sink.dead_letter is not None and not getattr(options, "rejects_rows", sink_class.rejects_rows):
+        never = " with these options" if sink_class.rejects_rows else ""
+        message = f"the sink `{sink.type}` never turns down single rows{never}, so there is nothing for dead letters"
         problems.append(Problem(path_text((*path, "deadLetter")), None, message, "leave it out"))
     return BoundSink(sink, sink_class, options)

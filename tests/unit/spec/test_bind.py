@@ -134,3 +134,13 @@ def test_dead_letters_are_refused_where_the_sink_never_turns_down_a_row(job: Pat
         "spec.sinks[0].deadLetter: the sink `toy_sink:ToySink` never turns down single rows" in line
         for line in refusal(job)
     )
+
+
+def test_staged_rows_that_would_never_live_long_enough_for_a_decision_are_refused(job: Path) -> None:
+    kafka = "  - {name: events, type: kafka, options: {bootstrapServers: 'b:9092', topic: t, transactionTimeout: 2m}}\n"
+    job.write_text(job.read_text(encoding="utf-8") + kafka, encoding="utf-8")
+    (said,) = refusal(job)
+    assert "spec.commit.timeout: 1m is too long for sink `events`, whose staged rows live for 120 s" in said
+    assert "less than 60s" in said
+    change(job, "transactionTimeout: 2m", "transactionTimeout: 121s")
+    assert [sink.spec.name for sink in load_job(job, ENVIRON).sinks] == ["toy", "events"]
