@@ -40,6 +40,7 @@ class JdbcSink(Sink):
 
     Options = Options
     summary = "tables of PostgreSQL, MySQL, MariaDB, SQLite, DuckDB"
+    rejects_rows = True
 
     @classmethod
     def located(cls, options: Any, base: str) -> Any:

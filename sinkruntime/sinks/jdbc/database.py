@@ -65,6 +65,17 @@ class Column:
     optional: bool = True  # a row may leave it out: it takes null, or has a value of its own
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a table demands of its rows beside types and NOT NULL: `condition` in SQL where it looks at one row alone,
+    and then `columns` are those it looks at; of a unique index they are its own, if it is one of plain columns."""
+
+    name: str
+    condition: str = ""
+    columns: frozenset[str] = frozenset()
+    is_unique: bool = False
+
+
 class Session(ABC):
     """One connection. Every statement commits by itself, unless `begin` was called."""
 
@@ -148,6 +159,10 @@ class Database(ABC):
     @abstractmethod
     def unique_keys(self, session: Session, schema: str, table: str) -> list[frozenset[str]]:
         """The sets of columns that are unique by an index or a primary key."""
+
+    @abstractmethod
+    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+        """CHECKs, unique indexes and foreign keys that may refuse what `write` (insert, upsert, changes) does."""
 
     @abstractmethod
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:

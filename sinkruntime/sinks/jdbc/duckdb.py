@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from sinkruntime.errors import TargetError
+from sinkruntime.dead_letters import Reject
+from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.jdbc.changes import staged_batch
-from sinkruntime.sinks.jdbc.database import AnswerLost, Column, Database, Passing, Session, missing_module
+from sinkruntime.sinks.jdbc.database import AnswerLost, Column, Database, Passing, Rule, Session, missing_module
 from sinkruntime.sinks.jdbc.dialects import DELETES, DUCKDB, ORDER, Dialect
 from sinkruntime.sinks.jdbc.options import Write
 from sinkruntime.sinks.jdbc.stage import Loader, Stage
@@ -111,6 +112,9 @@ class DuckDB(Database):
         )
         return [frozenset(row[0]) for row in rows]
 
+    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+        raise NotImplementedError("rows are staged in files, which know no rule")
+
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:
         return duckdb_type(kind)
 
@@ -129,7 +133,10 @@ class FileStage(Stage):
         """Where something is staged."""
         return self.folder / f"{name}.parquet"
 
-    def loader(self, name: str, rows: pa.Schema) -> Loader:
+    def loader(self, name: str, rows: pa.Schema, reject: Reject | None) -> Loader:
+        if reject is not None:
+            message = "rows of duckdb are staged in files, which refuse none"
+            raise ConfigurationError("InvalidDeadLetter", message, path="deadLetter", advice="leave it out")
         return FileLoader(self, name, rows)
 
     def staged(self, session: Session, prefix: str) -> list[str]:
@@ -183,11 +190,12 @@ class FileLoader(Loader):
             self._file = self._temporary.open("wb")
             self._writer: pq.ParquetWriter | None = pq.ParquetWriter(self._file, self._schema)
 
-    def write(self, batch: pa.RecordBatch, first: int) -> None:
+    def write(self, batch: pa.RecordBatch, first: int) -> int:
         ready = staged_batch(batch, self._schema.names, first, self._stage.options)
         self._gathered.append(ready.cast(self._schema))
         if sum(part.nbytes for part in self._gathered) >= GROUP_BYTES_MAX:
             self._encode()
+        return batch.num_rows
 
     def finish(self) -> None:
         with _disk(self._temporary):

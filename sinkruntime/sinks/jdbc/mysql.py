@@ -22,6 +22,7 @@ from sinkruntime.sinks.jdbc.database import (
     Column,
     Database,
     Passing,
+    Rule,
     Session,
     missing_module,
 )
@@ -61,6 +62,7 @@ _ROWS = frozenset({1048, 1062, 1216, 1217, 1264, 1265, 1292, 1364, 1366, 1406, 1
 _LOST = frozenset({0, 2006, 2013, 2014, 2055, 4031})
 _MODES = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 _MARK = re.compile(r"\[sinkjob:([0-9a-f-]{36})\]")
+_QUOTED = re.compile("`((?:[^`]|``)+)`")
 _HERE = "table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
 
 
@@ -190,6 +192,29 @@ class MySQL(Database):
         for index, name, part in rows:
             found.setdefault(index, set()).add(name if part is None else f"{name}({part})")
         return [frozenset(names) for names in found.values()]
+
+    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+        if "MariaDB" in session.run("SELECT version()")[0][0]:
+            mine = "constraint_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
+            sql = f"SELECT constraint_name, check_clause FROM information_schema.check_constraints WHERE {mine}"
+        else:  # MySQL writes conditions in a form that it does not read again
+            sql = (
+                "SELECT constraint_name, '' FROM information_schema.table_constraints "
+                f"WHERE constraint_type = 'CHECK' AND {_HERE}"
+            )
+        checks = session.run(sql, schema, table)
+        foreign = session.run(
+            "SELECT DISTINCT constraint_name FROM information_schema.key_column_usage WHERE referenced_table_name IS "
+            "NOT NULL AND (table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? OR ? = 'changes' AND "
+            "referenced_table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND referenced_table_name = ?)",
+            schema, table, write, schema, table,
+        )  # fmt: skip
+        unique = self.unique_keys(session, schema, table)
+        return [
+            *(Rule(f"check {name}", text, frozenset(_QUOTED.findall(text))) for name, text in checks),
+            *(Rule(f"the unique index of {', '.join(sorted(columns))}", "", columns, True) for columns in unique),
+            *(Rule(f"foreign key {name}") for (name,) in foreign),
+        ]
 
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:
         return mysql_type(kind, key)

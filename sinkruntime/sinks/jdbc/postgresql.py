@@ -20,6 +20,7 @@ from sinkruntime.sinks.jdbc.database import (
     Column,
     Database,
     Passing,
+    Rule,
     Session,
     missing_module,
 )
@@ -163,6 +164,34 @@ class PostgreSQL(Database):
         for index, name in rows:
             found.setdefault(index, set()).add(name)
         return [frozenset(names) for names in found.values()]
+
+    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+        target = self.dialect.qualified(schema, table)
+        checks = session.run(
+            "SELECT c.conname, pg_get_expr(c.conbin, c.conrelid), array(SELECT a.attname::text FROM pg_attribute a "
+            "WHERE a.attrelid = c.conrelid AND a.attnum = ANY(c.conkey)) FROM pg_constraint c "
+            "WHERE c.contype = 'c' AND c.conrelid = to_regclass(?)",
+            target,
+        )
+        unique = session.run(
+            "SELECT c.relname, CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL AND i.indisunique THEN "
+            "array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = "
+            "ANY(i.indkey)) END FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+            "WHERE i.indrelid = to_regclass(?) AND (i.indisunique OR i.indisexclusion)",
+            target,
+        )
+        foreign = session.run(
+            "SELECT conname FROM pg_constraint WHERE contype = 'f' AND (conrelid = to_regclass(?) OR "
+            "(? = 'changes' AND confrelid = to_regclass(?)))",
+            target,
+            write,
+            target,
+        )
+        return [
+            *(Rule(f"check {name}", condition, frozenset(columns)) for name, condition, columns in checks),
+            *(Rule(f"unique index {name}", "", frozenset(columns or ()), True) for name, columns in unique),
+            *(Rule(f"foreign key {name}") for (name,) in foreign),
+        ]
 
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:
         return postgresql_type(kind)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import psycopg
 
 
+class _Cancelled(Exception):
+    """Tells the server to give a COPY up."""
+
+
 class CopyLoad(Load):
     """One COPY … FROM STDIN that stays open from the first batch to `finish`."""
 
@@ -43,6 +47,9 @@ class CopyLoad(Load):
             self._context.__exit__(None, None, None)
         except psycopg.Error as error:
             raise translated(error) from error
+
+    def cancel(self) -> None:
+        self._context.__exit__(_Cancelled, _Cancelled(), None)
 
     def _send(self, data: bytes | memoryview) -> None:
         import psycopg

@@ -6,6 +6,7 @@ One process at a time writes: writers take the lock for one batch, the committer
 from __future__ import annotations
 
 import datetime
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
@@ -13,12 +14,13 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.jdbc.database import AnswerLost, Column, Database, Passing, Session
+from sinkruntime.sinks.jdbc.database import AnswerLost, Column, Database, Passing, Rule, Session
 from sinkruntime.sinks.jdbc.dialects import SQLITE, Dialect
 from sinkruntime.sinks.jdbc.rows_load import InsertLoad
 from sinkruntime.sinks.jdbc.types import sqlite_accepts, sqlite_type
 
 _MARK = "_sinkjob_"
+_CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
 
 
 class SQLiteSession(Session):
@@ -102,6 +104,20 @@ class SQLite(Database):
         for (index,) in indexes:
             found.append(frozenset(row[0] for row in session.run("SELECT name FROM pragma_index_info(?)", index)))
         return found
+
+    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+        """SQLite lists no CHECK; it stands in the table's SQL. It heeds no foreign key unless it is told to."""
+        ((text,),) = session.run("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", table)
+        rules = [Rule("a CHECK")] if _CHECK.search(text) else []
+        if any(row[0] for row in session.run("SELECT pk FROM pragma_table_info(?) WHERE pk > 0", table)):
+            rules.append(Rule("the primary key", "", self.unique_keys(session, schema, table)[0], True))
+        indexes = session.run('SELECT name, partial, origin FROM pragma_index_list(?) WHERE "unique" = 1', table)
+        for name, partial, origin in indexes:
+            parts = [row[0] for row in session.run("SELECT name FROM pragma_index_info(?)", name)]
+            plain = not partial and all(parts)
+            if origin != "pk":
+                rules.append(Rule(f"unique index {name}", "", frozenset(parts) if plain else frozenset(), True))
+        return rules
 
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:
         return sqlite_type(kind)

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from sinkruntime.dead_letters import Reject
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.jdbc.changes import staged_batch, written_columns
-from sinkruntime.sinks.jdbc.database import Column, Database, Session, connected, split_table
+from sinkruntime.sinks.jdbc.database import Column, Database, Rule, Session, connected, split_table
 from sinkruntime.sinks.jdbc.dialects import DELETES, ORDER, Move
 from sinkruntime.sinks.jdbc.options import Options, Write
+from sinkruntime.sinks.jdbc.refusals import Sieve, check_in_time, split_rules
 
 
 class Loader(ABC):
@@ -22,8 +24,8 @@ class Loader(ABC):
     then `close`."""
 
     @abstractmethod
-    def write(self, batch: pa.RecordBatch, first: int) -> None:
-        """Take a batch, whose first row is the writer's row `first`."""
+    def write(self, batch: pa.RecordBatch, first: int) -> int:
+        """Take a batch, whose first row is the writer's row `first`; how many of its rows were not refused."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -48,6 +50,9 @@ class Load(ABC):
     def finish(self) -> None:  # noqa: B027  (nothing is held back by default)
         """Send what is held back."""
 
+    def cancel(self) -> None:  # noqa: B027
+        """After an error: leave the session able to go on. The rows of this load are rolled back by the caller."""
+
 
 #: Begins a load of a (quoted) table with these columns through a session.
 BeginLoad = Callable[[Session, str, Sequence[Column]], Load]
@@ -63,8 +68,9 @@ class Stage(ABC):
         self.target = database.dialect.qualified(self.schema, self.table)
 
     @abstractmethod
-    def loader(self, name: str, rows: pa.Schema) -> Loader:
-        """A loader for rows of this schema. Connects."""
+    def loader(self, name: str, rows: pa.Schema, reject: Reject | None) -> Loader:
+        """A loader for rows of this schema; `reject` takes those that are refused, None: there must be none. Connects.
+        Raises `ConfigurationError` where some would be refused too late."""
 
     @abstractmethod
     def staged(self, session: Session, prefix: str) -> list[str]:
@@ -120,11 +126,11 @@ class TableStage(Stage):
         super().__init__(database, options)
         self._begin_load = begin_load
 
-    def loader(self, name: str, rows: pa.Schema) -> Loader:
+    def loader(self, name: str, rows: pa.Schema, reject: Reject | None) -> Loader:
         session = connected(self.database)
         try:
-            columns = self.target_columns(session, rows)
-            return TableLoader(self, session, name, self._with_ours(columns))
+            columns = self._with_ours(self.target_columns(session, rows))
+            return TableLoader(self, session, name, columns, reject)
         except BaseException:
             session.close()
             raise
@@ -133,11 +139,36 @@ class TableStage(Stage):
         """Begin to fill a (quoted) table."""
         return self._begin_load(session, table, columns)
 
-    def create(self, session: Session, name: str, columns: Sequence[Column]) -> None:
-        """Make a staging table."""
-        quote = self.database.dialect.quote
-        parts = [f"{quote(c.name)} {c.declared}{'' if c.nullable else ' NOT NULL'}" for c in columns]
+    def load_once(self, session: Session, table: str, columns: Sequence[Column], batch: pa.RecordBatch) -> None:
+        """Fill it with one batch; after an error the session can go on behind its last savepoint."""
+        load = self._begin_load(session, table, columns)
+        try:
+            load.write(batch)
+        except TargetError:
+            load.cancel()
+            raise
+        load.finish()
+
+    def create(self, session: Session, name: str, columns: Sequence[Column], rules: Sequence[Rule]) -> None:
+        """Make a staging table, with those of the target's rules that it can have."""
+        quote, changes = self.database.dialect.quote, self.options.write is Write.CHANGES
+        spared = f"{quote(DELETES)} OR " if changes else ""  # a row that deletes needs its key alone
+        parts, conditions = [], [rule.condition for rule in rules]
+        for column in columns:
+            always = not column.nullable and (not changes or column.name in (*self.options.key, ORDER, DELETES))
+            parts.append(f"{quote(column.name)} {column.declared}{' NOT NULL' if always else ''}")
+            if not column.nullable and not always:
+                conditions.append(f"{quote(column.name)} IS NOT NULL")
+        parts += [f"CHECK ({spared}({condition}))" for condition in conditions]
         session.run(f"CREATE TABLE {self.qualified(name)} ({', '.join(parts)})")
+
+    def rules_for(self, session: Session, columns: Sequence[Column], reject: Reject | None) -> list[Rule]:
+        """The target's rules that are met when rows are staged; see `loader` for `reject`."""
+        rules = self.database.rules(session, self.schema, self.table, self.options.write)
+        copied, late = split_rules(rules, [column.name for column in columns])
+        if reject is not None:
+            check_in_time(late, self.options)
+        return copied
 
     def qualified(self, name: str) -> str:
         return self.database.dialect.qualified(self.schema, name)
@@ -176,30 +207,52 @@ class TableLoader(Loader):
     """Loads into one staging table. Where CREATE is part of a transaction, all of it is one, and a writer that dies
     leaves nothing."""
 
-    def __init__(self, stage: TableStage, session: Session, name: str, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, stage: TableStage, session: Session, name: str, columns: Sequence[Column], reject: Reject | None
+    ) -> None:
         self._stage = stage
         self._session = session
         self._name = name
+        self._table = stage.qualified(name)
         self._columns = columns
+        self._reject = reject
         self._finished = False
         self._loads_in = stage.database.loads_in
+        rules = stage.rules_for(session, columns, reject)
         if self._loads_in == "whole":
             session.begin()
-        stage.create(session, name, columns)
+        stage.create(session, name, columns, rules)
         if self._loads_in == "rows":
             session.begin()
-        self._load = stage.begin_load_of(session, stage.qualified(name), columns)
+        self._load = stage.begin_load_of(session, self._table, columns) if reject is None else None
 
-    def write(self, batch: pa.RecordBatch, first: int) -> None:
-        ready = staged_batch(batch, [column.name for column in self._columns], first, self._stage.options)
+    def write(self, batch: pa.RecordBatch, first: int) -> int:
         if self._loads_in != "batches":
-            self._load.write(ready)
-            return
+            return self._write(batch, first, self._reject)
+        refused: list[tuple[pa.RecordBatch, str, str]] = []
         with self._session.transaction():
-            self._load.write(ready)
+            kept = self._write(batch, first, self._reject and (lambda *row: refused.append(row)))
+        for row in refused:  # only now: the dead-letter sink may wait for this very file
+            assert self._reject is not None
+            self._reject(*row)
+        return kept
+
+    def _write(self, batch: pa.RecordBatch, first: int, reject: Reject | None) -> int:
+        if reject is not None:
+            return Sieve(self._session, self._write_piece).take(batch, first, reject)
+        assert self._load is not None
+        self._load.write(self._ready(batch, first))
+        return batch.num_rows
+
+    def _write_piece(self, piece: pa.RecordBatch, first: int) -> None:
+        self._stage.load_once(self._session, self._table, self._columns, self._ready(piece, first))
+
+    def _ready(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        return staged_batch(batch, [column.name for column in self._columns], first, self._stage.options)
 
     def finish(self) -> None:
-        self._load.finish()
+        if self._load is not None:
+            self._load.finish()
         if self._loads_in != "batches":
             self._session.commit()
         self._finished = True

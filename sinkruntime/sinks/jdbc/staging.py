@@ -29,6 +29,7 @@ from sinkruntime.sinks.jdbc.database import AnswerLost, Passing, Pool, Session
 from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
 from sinkruntime.sinks.jdbc.names import Origin, origin_of, owner_prefix, staged_name
 from sinkruntime.sinks.jdbc.options import Options
+from sinkruntime.sinks.jdbc.refusals import rejecting
 from sinkruntime.sinks.jdbc.stage import Loader, Stage
 
 
@@ -41,15 +42,15 @@ class StagingWriter(SinkWriter):
         self._context = context
         self._name = staged_name(context)
         self._loader: Loader | None = None
-        self._rows = 0
+        self._rows = self._seen = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
         if self._loader is None:
-            self._loader = self._stage.loader(self._name, self._context.schema)
-        self._loader.write(batch, self._rows)
-        self._rows += batch.num_rows
+            self._loader = self._stage.loader(self._name, self._context.schema, rejecting(self._context))
+        self._rows += self._loader.write(batch, self._seen)
+        self._seen += batch.num_rows
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
         if self._loader is None:

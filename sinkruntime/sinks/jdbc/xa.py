@@ -25,10 +25,11 @@ from sinkruntime.api import (
 )
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
-from sinkruntime.sinks.jdbc.database import Pool, Session, connected
+from sinkruntime.sinks.jdbc.database import Column, Pool, Session, connected
 from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
 from sinkruntime.sinks.jdbc.names import Origin, origin_of
 from sinkruntime.sinks.jdbc.prepared import PreparedTransactions, check_limit, xid_of, xid_prefix
+from sinkruntime.sinks.jdbc.refusals import Sieve, rejecting
 from sinkruntime.sinks.jdbc.stage import Load, TableStage
 from sinkruntime.sinks.jdbc.staging import answering
 
@@ -44,21 +45,32 @@ class XaWriter(SinkWriter):
         self._xid = xid_of(context)
         self._session: Session | None = None
         self._load: Load | None = None
+        self._columns: list[Column] = []
+        self._reject = rejecting(context)
         self._may_be_prepared = False
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
+        session = self._session or self._begin()
+        if self._reject is not None:
+            self._rows += Sieve(session, self._write_piece).take(batch, 0, self._reject)
+            return
         if self._load is None:
-            self._load = self._begin()
+            self._load = self._stage.begin_load_of(session, self._stage.target, self._columns)
         self._load.write(batch)
         self._rows += batch.num_rows
 
+    def _write_piece(self, piece: pa.RecordBatch, first: int) -> None:
+        assert self._session is not None
+        self._stage.load_once(self._session, self._stage.target, self._columns, piece)
+
     def prepare_commit(self, checkpoint: int) -> Committable | None:
-        if self._load is None or self._session is None:
+        if self._session is None:
             return None
-        self._load.finish()
+        if self._load is not None:
+            self._load.finish()
         self._may_be_prepared = True
         self._transactions.prepare(self._session, self._xid)
         self._session.close()  # MySQL lets nobody else commit it before
@@ -76,15 +88,17 @@ class XaWriter(SinkWriter):
             self._session.close()
             self._session = None
 
-    def _begin(self) -> Load:
+    def _begin(self) -> Session:
         session = self._session = connected(self._stage.database)
         limit = self._transactions.limit(session)
         check_limit(limit, self._context.lineage.subtasks, self._transactions.setting)
         self._roll_back_former_attempts(session)
-        columns = self._stage.target_columns(session, self._context.schema)
+        self._columns = self._stage.target_columns(session, self._context.schema)
         self._transactions.begin(session, self._xid)
+        if self._reject is not None:
+            self._transactions.check_at_once(session)
         self._evidence.add_writer(session, self._xid, self._context.lineage)
-        return self._stage.begin_load_of(session, self._stage.target, columns)
+        return session
 
     def _roll_back_former_attempts(self, session: Session) -> None:
         """They hold locks on what this one is to write."""
