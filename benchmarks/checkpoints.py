@@ -1,4 +1,4 @@
-"""Checkpoints of a few rows, staged by a sink's own writers without Spark.
+"""Checkpoints of a few rows, staged by a sink's own writers without Spark, and the coordinators that commit them.
 
 The measurements that run the real `Driver` without Spark use it.
 """
@@ -11,9 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from sinkruntime.api import Lineage, Sink, WriterContext
+from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
+from sinkruntime.coordinator.runner import ThreadRunner
+from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.driver.staging import Assignment, Staging, TaskResult, Written
 from sinkruntime.environment import Environment
-from sinkruntime.protocol.ledger import Position
+from sinkruntime.ledger.file import FileLedgerStore
+from sinkruntime.protocol.ledger import Authority, Position
 from sinkruntime.protocol.position import NOWHERE, offsets
 
 ROWS = 10
@@ -46,3 +50,21 @@ def _task(sink: Sink, assignment: Assignment, environment: Environment, subtask:
     writer.close()
     serializer = sink.committable_serializer
     return TaskResult(sink.identity.sink, lineage, Written(serializer.version, serializer.serialize(committable)), ROWS)
+
+
+def local_coordinators(
+    store: FileLedgerStore, sink: Sink, environment: Environment, *, in_driver: bool
+) -> list[Coordinator]:
+    """As a local run has them: one under the token, one under the epoch, for the sinks that commit `in_driver`."""
+    services = Services(
+        store=store,
+        environment=environment,
+        runner=ThreadRunner(),
+        metrics=Metrics(),
+        sinks_of=lambda revision: {"out": sink},
+        revision="r1",
+        driver_sinks=frozenset({"out"} if in_driver else ()),
+        older_gone=lambda epoch: True,
+    )
+    tenures = [Tenure(Authority.TOKEN, "bench"), *([Tenure(Authority.EPOCH, "bench", 1)] if in_driver else [])]
+    return [Coordinator(services, CommitSettings(), tenure) for tenure in tenures]

@@ -16,12 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import linear_regression, median
 
-from benchmarks.checkpoints import SCHEMA, position, staged
+from benchmarks.checkpoints import SCHEMA, local_coordinators, position, staged
 from benchmarks.figures import Figure, Round
-from sinkruntime.api import Evidence, Sink, SinkIdentity
-from sinkruntime.coordinator.coordinator import Coordinator, Services, Tenure
-from sinkruntime.coordinator.runner import ThreadRunner
-from sinkruntime.coordinator.settings import CommitSettings, Metrics
+from sinkruntime.api import Evidence, SinkIdentity
 from sinkruntime.driver.driver import Driver, DriverSettings
 from sinkruntime.driver.staging import Assignment, Staging
 from sinkruntime.environment import Environment
@@ -80,7 +77,7 @@ async def work(checkpoints: int, folder: Path) -> list[tuple[int, int, int]]:
     await change(store, lambda ledger: None if ledger.epoch else RaiseEpoch(1), environment, LEDGER_SECONDS)
     driver = Driver(store, DriverSettings(1, "bench", "r1", {"out": Authority.EPOCH}), environment)
     await driver.claim()
-    coordinators = _coordinators(store, sink, environment)
+    coordinators = local_coordinators(store, sink, environment, in_driver=True)
     running = [asyncio.create_task(coordinator.run()) for coordinator in coordinators]
 
     async def views() -> dict[str, TargetView]:
@@ -102,22 +99,6 @@ async def work(checkpoints: int, folder: Path) -> list[tuple[int, int, int]]:
     await asyncio.gather(*running)
     _check(sink.evidence(), checkpoints)
     return seen
-
-
-def _coordinators(store: FileLedgerStore, sink: Sink, environment: Environment) -> list[Coordinator]:
-    """As a local run has them: one under the token, one under the epoch."""
-    services = Services(
-        store=store,
-        environment=environment,
-        runner=ThreadRunner(),
-        metrics=Metrics(),
-        sinks_of=lambda revision: {"out": sink},
-        revision="r1",
-        driver_sinks=frozenset({"out"}),
-        older_gone=lambda epoch: True,
-    )
-    tenures = [Tenure(Authority.TOKEN, "bench"), Tenure(Authority.EPOCH, "bench", 1)]
-    return [Coordinator(services, CommitSettings(), tenure) for tenure in tenures]
 
 
 def _check(evidence: Evidence | None, checkpoints: int) -> None:

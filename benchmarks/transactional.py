@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from benchmarks.tables import Make, run_in_one_spark
+from benchmarks.transactional_commits import XaCommits
 from benchmarks.transactional_jdbc import JdbcInsert
 from benchmarks.transactional_kafka import KafkaWrite
+from benchmarks.transactional_upsert import JdbcUpsert
 
 #: By name; a further sink adds its class here.
-SINKS: Mapping[str, Make] = {"kafka": KafkaWrite, "jdbc": JdbcInsert}
+SINKS: Mapping[str, Make] = {
+    measurement.name: measurement for measurement in (JdbcInsert, JdbcUpsert, XaCommits, KafkaWrite)
+}
 NAMES = tuple(SINKS)
 
 
