@@ -48,6 +48,7 @@ class Offer:
 
     guarantee: Guarantee
     why: str
+    visible: str = ""  # how a checkpoint becomes visible, where it is not as its committers say
 
 
 class RunOn(StrEnum):
@@ -102,6 +103,7 @@ class WriterContext:
     count: Counter
     clock: Clock
     reject: Reject = reject_nothing  # called from `write`, `flush` or `prepare_commit`
+    pending_max: int = 1  # `commit.maxPending`: so many earlier checkpoints may be staged and not yet committed
 
     @property
     def stem(self) -> str:
@@ -295,7 +297,8 @@ class Sink(ABC):
 
     Options: ClassVar[type[BaseModel]]
     summary: ClassVar[str]  # one line, for `sinkjob sinks`
-    rejects_rows: ClassVar[bool] = False  # its writers may call `context.reject`: `deadLetter` is of use
+    #: Its writers may call `context.reject`: `deadLetter` is of use. A property of `Options` of this name narrows it.
+    rejects_rows: ClassVar[bool] = False
 
     def __init__(self, options: Any, identity: SinkIdentity) -> None:
         self.options = options

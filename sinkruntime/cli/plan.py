@@ -91,6 +91,8 @@ def _reached(facts: Mapping[str, object] | str | None) -> str:
 def _visibility(offer: Offer, committer: bool, aggregated: bool) -> str:
     if offer.guarantee is Guarantee.AT_LEAST_ONCE and (committer or aggregated):
         return "after the decision, checkpoint by checkpoint; again after a crash"
+    if offer.visible:
+        return offer.visible
     if aggregated and committer:
         return "writer by writer, then the checkpoint is completed in one operation"
     if aggregated:
