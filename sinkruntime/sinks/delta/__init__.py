@@ -26,23 +26,26 @@ from sinkruntime.api import (
     WriterContext,
 )
 from sinkruntime.sinks.delta import table as tables
+from sinkruntime.sinks.delta import target
 from sinkruntime.sinks.delta.committer import DeltaCommitter
 from sinkruntime.sinks.delta.maintenance import maintain
 from sinkruntime.sinks.delta.options import Options, Write
 from sinkruntime.sinks.delta.place import Place
+from sinkruntime.sinks.delta.routed import DeltaTables, routed_writer
 from sinkruntime.sinks.delta.upsert import ChangesWriter, MergeCommitter
 from sinkruntime.sinks.delta.writer import DeltaWriter
-from sinkruntime.tables import schemas
+from sinkruntime.tables import routing
 
 #: What VACUUM spares by default, wherever it runs: files that no version names are removed when they are older.
 VACUUM_RETENTION_SECONDS = 7 * 24 * 3600.0
 
 
 class DeltaSink(Sink):
-    """One Delta table."""
+    """One Delta table, or with `${field}` in its path many."""
 
     Options = Options
     summary = "Delta Lake tables: append, complete, upsert; local or on S3"
+    rejects_rows = True  # where `path` routes
 
     def __init__(self, options: Any, identity: SinkIdentity) -> None:
         super().__init__(options, identity)
@@ -58,6 +61,9 @@ class DeltaSink(Sink):
     @classmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:
         how = "rows and evidence (an application transaction) are in one version of the table's log"
+        if options.template is not None:
+            why = f"in each table {how}, which only one writer can write"
+            return Offer(Guarantee.EXACTLY_ONCE, why, routing.VISIBLE)
         return Offer(Guarantee.EXACTLY_ONCE, f"{how}, which only one writer can write")
 
     @classmethod
@@ -65,7 +71,14 @@ class DeltaSink(Sink):
         heavy = options.write is Write.UPSERT or options.maintenance.optimize_every is not None
         return RunOn.DRIVER if options.is_local or heavy else RunOn.OPERATOR
 
+    @property
+    def _many(self) -> DeltaTables | None:
+        """Its tables, where `path` names many."""
+        return None if self.options.template is None else DeltaTables(self.options, self.identity)
+
     def create_writer(self, context: WriterContext) -> SinkWriter:
+        if self.options.template is not None:
+            return routed_writer(self.options, context)
         made = ChangesWriter if self.options.write is Write.UPSERT else DeltaWriter
         return made(self.options, context, self._find_shape)
 
@@ -73,6 +86,8 @@ class DeltaSink(Sink):
         return self._shape or tables.shape_of(tables.load(Place(self.options)))
 
     def create_aggregated_committer(self) -> SinkAggregatedCommitter:
+        if (many := self._many) is not None:
+            return routing.RoutedCommitter(many, self.identity)
         made = MergeCommitter if self.options.write is Write.UPSERT else DeltaCommitter
         return made(self.options, self.identity)
 
@@ -84,6 +99,8 @@ class DeltaSink(Sink):
         return Distribution(key, 0, key + self.options.order_by)
 
     def evidence(self) -> Evidence:
+        if (many := self._many) is not None:
+            return routing.evidence(many, many.book_name)
         place = Place(self.options)
         table = tables.find(place)
         if table is None:
@@ -92,6 +109,8 @@ class DeltaSink(Sink):
         return Evidence(proved, str(table.metadata().id), f"{place.uri}, version {table.version()}")
 
     def prove(self, checkpoint: int, epoch: int) -> str | None:
+        if (many := self._many) is not None:
+            return routing.prove(many, many.book_name, checkpoint)
         evidence = self.evidence()
         if evidence.checkpoint < checkpoint:
             return None
@@ -99,26 +118,17 @@ class DeltaSink(Sink):
 
     def prepare_target(self, schema: pa.Schema) -> None:
         """Create the table, or check that it takes these rows; add columns where `mergeSchema` says so."""
-        if self.options.write is Write.UPSERT:
-            self.options.changes.check(schema)
-            schema = tables.without(schema, self.options.omit)
-        tables.check_types(schema)
-        place = Place(self.options)
-        table = tables.find(place)
-        if table is None:
-            tables.create(place, self.options, schema)
-            table = tables.load(place)
-        tables.check_features(table, self.options)
-        tables.check_partitions(tables.shape_of(table), self.options)
-        if self.options.merge_schema:
-            tables.add_columns(place, schema)
-            table = tables.load(place)
-        shape = tables.shape_of(table)
-        schemas.check(schema, shape.schema, "options.path")
-        self._shape = shape
+        if (many := self._many) is not None:
+            many.prepare(schema)
+            return
+        self._shape = target.prepare(self.options, schema)
 
     def post_commit(self, checkpoint: int, committables: Sequence[tuple[Lineage, Committable]]) -> None:
-        maintain(self.options, checkpoint)
+        if self.options.template is None:
+            maintain(self.options, checkpoint)
+            return
+        for name in routing.names_of(committables):
+            maintain(self.options.for_table(name), checkpoint)
 
     def staged_life_seconds(self) -> float | None:
         return None if self.options.write is Write.UPSERT else VACUUM_RETENTION_SECONDS

@@ -7,6 +7,7 @@ nothing between two calls but the names of what it has committed itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -92,10 +93,7 @@ class DeltaCommitter(SinkAggregatedCommitter):
         """Look and write, again after each version that another writer took."""
         for _ in range(ATTEMPTS_MAX):
             table = load(self._place)
-            if self._answered(request, table):
-                return
-            if self._fenced(request, table):
-                request.reply(Answer.REFUSED, "Fenced", "this checkpoint is fenced: an abort was begun")
+            if self._answered(request, table) or self._turned_away(request, table):
                 return
             try:
                 self._check(request, table)
@@ -106,6 +104,20 @@ class DeltaCommitter(SinkAggregatedCommitter):
             request.reply(Answer.COMMITTED)
             return
         request.reply(Answer.RETRY_LATER, "Conflict", f"other writers took {ATTEMPTS_MAX} versions in a row")
+
+    def look(self, request: CommitRequest) -> None:
+        """Answer what keeps it from being committed, or that it is; changes nothing."""
+        with answering(request), contextlib.suppress(VersionTaken):
+            table = load(self._place)
+            if self._answered(request, table) or self._turned_away(request, table):
+                return
+            self._check(request, table)
+
+    def _turned_away(self, request: CommitRequest, table: DeltaTable) -> bool:
+        if not self._fenced(request, table):
+            return False
+        request.reply(Answer.REFUSED, "Fenced", "this checkpoint is fenced: an abort was begun")
+        return True
 
     def _answered(self, request: CommitRequest, table: DeltaTable) -> bool:
         """What was committed stays so, also where a RESTORE took it away: the next checkpoint is told of that."""

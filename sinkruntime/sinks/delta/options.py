@@ -17,6 +17,7 @@ from sinkruntime.spec.base import Model, OptionsModel, PositiveDuration, Scalars
 from sinkruntime.spec.quantities import Duration, Size
 from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES
 from sinkruntime.tables.changes import CONDITIONS, Changes, Condition
+from sinkruntime.tables.template import Template
 
 
 class Write(StrEnum):
@@ -71,7 +72,15 @@ class Maintenance(OptionsModel):
 class Options(OptionsModel):
     """Options of the `delta` sink."""
 
-    path: Text | None = Field(default=None, description="The table: a local directory, or `s3://bucket/prefix`.")
+    path: Text | None = Field(
+        default=None,
+        description="The table: a local directory, or `s3://bucket/prefix`; with `${field}` in it each row goes to the "
+        "table that its value names.",
+    )
+    max_tables: int = Field(
+        default=100, ge=1, le=1_000, description="With `${field}`: tables that one task writes to in a checkpoint."
+    )
+    create_table: bool = Field(default=True, description="Create a table that is missing.")
     catalog: Text | None = Field(default=None, description="Not supported: give `path`.")
     table: Text | None = Field(default=None, description="Not supported: give `path`.")
     write: Write = Field(
@@ -84,7 +93,9 @@ class Options(OptionsModel):
     )
     delete_when: Text | None = Field(default=None, description=f"upsert: which rows delete: {CONDITIONS}.")
     omit: UniqueItems[Text] = Field(
-        default=(), description="upsert: columns that order or mark changes, and are not written to the table."
+        default=(),
+        description="Columns that are not written to the table: with upsert those that order or mark changes, with "
+        "`${field}` in `path` those that route.",
     )
     partition_by: UniqueItems[Text] = Field(
         default=(), description="Partition columns of a table that is created; they must be those of one that exists."
@@ -117,6 +128,26 @@ class Options(OptionsModel):
         return urlsplit(self.location).scheme in LOCAL_SCHEMES
 
     @property
+    def folder(self) -> str:
+        """Of `path` with fields: what stands before the first name with a field in it; the book lies there."""
+        return self.location[: self.location.partition("${")[0].rfind("/") + 1]
+
+    @property
+    def template(self) -> Template | None:
+        """Names below `folder`, where `path` names many tables."""
+        return Template.parse(self.location[len(self.folder) :]) if "${" in self.location else None
+
+    @property
+    def rejects_rows(self) -> bool:
+        """Single rows are turned down where their table cannot be named."""
+        return self.template is not None
+
+    def for_table(self, name: str) -> Options:
+        """With one table instead of many."""
+        omit = self.omit if self.write is Write.UPSERT else ()
+        return self.model_copy(update={"path": self.folder + name, "omit": omit})
+
+    @property
     def changes(self) -> Changes:
         """How rows change the table, for `write: upsert`."""
         condition = None if self.delete_when is None else Condition.parse(self.delete_when)
@@ -127,7 +158,9 @@ class Options(OptionsModel):
         self._check_place()
         if self.write is Write.UPSERT and not self.key:
             raise PydanticCustomError("key", "`write: upsert` needs `key`, the columns that identify a row")
-        upsert_only = {"key": self.key, "orderBy": self.order_by, "deleteWhen": self.delete_when, "omit": self.omit}
+        routing = () if self.template is None else self.template.fields
+        omit = tuple(name for name in self.omit if name not in routing)
+        upsert_only = {"key": self.key, "orderBy": self.order_by, "deleteWhen": self.delete_when, "omit": omit}
         for name, value in upsert_only.items():
             if value and self.write is not Write.UPSERT:
                 raise PydanticCustomError("upsert_only", "`{name}` belongs to `write: upsert`", {"name": name})
@@ -141,6 +174,19 @@ class Options(OptionsModel):
                 raise PydanticCustomError("condition", "`deleteWhen`: {why}", {"why": str(error)}) from error
         return self
 
+    def _check_route(self, path: str, bucket: str) -> None:
+        """Runs before the other checks of `path`."""
+        if "${" in bucket or ".." in path.split("/"):
+            text = "`path`: a field must not be in the bucket's name, nor stand beside `..`"
+            raise PydanticCustomError("routing", text)
+        if self.write is Write.COMPLETE:
+            text = "`write: complete` cannot be routed: a table that gets no rows would keep the old ones"
+            raise PydanticCustomError("routing", text)
+        try:
+            Template.parse(path)
+        except ValueError as error:
+            raise PydanticCustomError("routing", "`path`: {why}", {"why": str(error)}) from error
+
     def _check_place(self) -> None:
         for name, value in (("catalog", self.catalog), ("table", self.table)):
             if value is not None:
@@ -148,9 +194,9 @@ class Options(OptionsModel):
                 raise PydanticCustomError("catalog", text, {"name": name})
         if self.path is None:
             raise PydanticCustomError("path", "`path` is missing: a local directory, or s3://bucket/prefix")
-        if "${" in self.path:
-            raise PydanticCustomError("routing", "`path`: a field in it is not supported: one sink writes one table")
         parts = urlsplit(self.path)
+        if "${" in self.path:
+            self._check_route(self.path, parts.netloc)
         if parts.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
             text = "`path`: {scheme}:// is not supported; expected a local path, or s3://bucket/prefix"
             raise PydanticCustomError("scheme", text, {"scheme": parts.scheme})

@@ -118,6 +118,17 @@ class DeltaWriter(SinkWriter):
         self._bound_buffers()
 
     def flush(self, end_of_input: bool) -> None:
+        self.spill()
+
+    def open_files(self) -> int:
+        """Of a routed sink: what this table holds of all that its task may hold open; `spill` closes them early."""
+        return len(self._open)
+
+    def buffered_bytes(self) -> int:
+        """What its open files hold unencoded."""
+        return sum(file.buffered_bytes for file in self._open.values())
+
+    def spill(self) -> None:
         for values in list(self._open):
             self._finish(values)
 
@@ -176,5 +187,5 @@ class DeltaWriter(SinkWriter):
         self._context.count("bytes", item["size"])
 
     def _bound_buffers(self) -> None:
-        while sum(file.buffered_bytes for file in self._open.values()) > BUFFERED_BYTES_MAX:
+        while self.buffered_bytes() > BUFFERED_BYTES_MAX:
             max(self._open.values(), key=lambda file: file.buffered_bytes).encode()
