@@ -62,7 +62,7 @@ class JdbcBench(Cuts):
         (self.folder / "toxiproxy").mkdir(parents=True)
         self._server = self.stack.enter_context(postgresql.serve())
         self._server.make_database(DATABASE)
-        self._answers = LostAnswers(("127.0.0.1", self._server.port), self.deciding, self.chance)
+        self._answers = LostAnswers(("127.0.0.1", self._server.port), self.deciding, self.chance.randrange(2**32))
         self.stack.enter_context(self._answers.serving())
         toxics = self.stack.enter_context(toxiproxy.serve(self.folder / "toxiproxy"))
         self.proxy = self.stack.enter_context(toxics.proxy(self._answers.address))

@@ -1,7 +1,7 @@
 """Lets chosen statements through to a server and cuts the connection before their answers, by chance.
 
-Used by benches of the kill matrix, beside toxiproxy, which cannot tell one statement from another. It knows no
-protocol: a statement is told by its text in what the client sends. It never changes what it hands on.
+Used by benches of the kill matrix and by tests, beside toxiproxy, which cannot tell one statement from another. It
+knows no protocol: a statement is told by its text in what the client sends. It never changes what it hands on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ STATEMENT_BYTES_MAX = 4096
 class LostAnswers:
     """A relay on a port of its own. `one_in`: one answer in so many is lost, none while it is 0."""
 
-    def __init__(self, upstream: tuple[str, int], statements: Sequence[str], chance: random.Random) -> None:
+    def __init__(self, upstream: tuple[str, int], statements: Sequence[str] = (), seed: int = 1) -> None:
         self.one_in = 0
         self.lost: Counter[str] = Counter()
         self.requests = 0  # small ones, about as many as the client has sent
         self._upstream = upstream
         self._statements = statements
-        self._chance = chance
+        self._chance = random.Random(seed)
+        self._left = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
 
     @property
@@ -35,6 +36,10 @@ class LostAnswers:
         """`host:port`."""
         host, port = self._listener.getsockname()
         return f"{host}:{port}"
+
+    def lose_answer(self, number: int) -> None:
+        """The answer to the `number`-th request from now on is lost."""
+        self._left = number
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -85,10 +90,18 @@ class LostAnswers:
         if len(data) > STATEMENT_BYTES_MAX:
             return False
         self.requests += 1
+        self._left -= 1
+        if self._left == 0:
+            self.lost["chosen"] += 1
+            return True
         if not self.one_in:
             return False
-        found = next((text for text in self._statements if text.encode() in data), None)
+        found = self._found(data)
         if found is None or self._chance.randrange(self.one_in):
             return False
         self.lost[found] += 1
         return True
+
+    def _found(self, data: bytes) -> str | None:
+        """Which of the statements this is. A subclass may know the protocol."""
+        return next((text for text in self._statements if text.encode() in data), None)

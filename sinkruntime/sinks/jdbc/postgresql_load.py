@@ -5,7 +5,8 @@ Used by the loaders. Memory: one encoded slice of a batch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,7 +33,8 @@ class CopyLoad(Load):
         names = ", ".join(POSTGRESQL.quote(column.name) for column in columns)
         self._cursor = session.connection.cursor()
         self._context = self._cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT binary)".encode())
-        self._copy: psycopg.Copy = self._context.__enter__()
+        with _translating():
+            self._copy: psycopg.Copy = self._context.__enter__()
         self._send(HEADER)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -40,24 +42,28 @@ class CopyLoad(Load):
             self._send(part)
 
     def finish(self) -> None:
-        import psycopg
-
         self._send(TRAILER)
-        try:
+        with _translating():
             self._context.__exit__(None, None, None)
-        except psycopg.Error as error:
-            raise translated(error) from error
 
     def cancel(self) -> None:
-        self._context.__exit__(_Cancelled, _Cancelled(), None)
+        with _translating():
+            self._context.__exit__(_Cancelled, _Cancelled(), None)
 
     def _send(self, data: bytes | memoryview) -> None:
-        import psycopg
-
-        try:
+        with _translating():
             self._copy.write(data)
-        except psycopg.Error as error:
-            raise translated(error) from error
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """psycopg's errors become ours."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error) from error
 
 
 def begin_copy(session: Session, table: str, columns: Sequence[Column]) -> Load:
