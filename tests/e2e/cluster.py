@@ -82,6 +82,10 @@ class Cluster:
     name: str
     kubeconfig: Path
 
+    def load(self, images: Sequence[str]) -> None:
+        """Bring docker's images into the cluster."""
+        run(locate(KIND), "load", "docker-image", *images, "--name", self.name, seconds=LOAD_SECONDS)
+
     def kubectl(self, *arguments: str, stdin: str = "", seconds: float = COMMAND_SECONDS) -> str:
         """What kubectl prints."""
         return run(locate(KUBECTL), "--kubeconfig", self.kubeconfig, *arguments, stdin=stdin, seconds=seconds)
@@ -135,21 +139,22 @@ class Cluster:
                 forward.stdout.close()
 
 
-def build_images(servers: Sequence[str]) -> list[str]:
-    """Build operator, driver and these servers, and return their images' names; what has not changed comes from
-    docker's cache."""
+def build_images(servers: Sequence[str], targets: Sequence[str] = ("operator", "driver")) -> list[str]:
+    """Build these targets and servers, and return their images' names; what has not changed comes from docker's
+    cache."""
     base = f"BASE={os.environ.get('SINKJOB_E2E_BASE', 'debian:bookworm-slim')}"
-    for target in ("operator", "driver"):
+    for target in targets:
         command = ("docker", "build", "--build-arg", base, "--target", target, "-t", f"sinkjob-{target}:{TAG}", ".")
         run(*command, seconds=BUILD_SECONDS)
     extra = {"s3": locate(VERSITYGW), "kafka": ROOT / "images" / "fetch_jars.py"}
     for name in servers:
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
-            shutil.copy(extra[name], folder)
+            if name in extra:
+                shutil.copy(extra[name], folder)
             image = f"sinkjob-test-{name}:{TAG}"
             run("docker", "build", "--build-arg", base, "-t", image, folder, seconds=BUILD_SECONDS)
-    return [f"sinkjob-operator:{TAG}", f"sinkjob-driver:{TAG}", *(f"sinkjob-test-{name}:{TAG}" for name in servers)]
+    return [*(f"sinkjob-{target}:{TAG}" for target in targets), *(f"sinkjob-test-{name}:{TAG}" for name in servers)]
 
 
 @contextmanager
@@ -167,7 +172,7 @@ def cluster(folder: Path, servers: Sequence[str] = SERVERS) -> Iterator[Cluster]
         create = (locate(KIND), "create", "cluster", "--name", name, "--kubeconfig", made.kubeconfig, "--wait", "3m")
         run(*create, *options, seconds=CREATE_SECONDS)
     try:
-        run(locate(KIND), "load", "docker-image", *images, "--name", name, seconds=LOAD_SECONDS)
+        made.load(images)
         yield made
     finally:
         if not there:
@@ -176,17 +181,19 @@ def cluster(folder: Path, servers: Sequence[str] = SERVERS) -> Iterator[Cluster]
 
 def start_servers(made: Cluster, manifest: str) -> None:
     """Start the servers of this manifest afresh: their data is in the pods, and would be an earlier run's."""
-    made.kubectl("delete", "pods", "-n", "servers", "--all", "--ignore-not-found", seconds=120)
     made.make_namespace("servers")
+    made.kubectl("delete", "-n", "servers", "-f", "-", "--ignore-not-found", stdin=manifest, seconds=120)
     made.apply("servers", manifest)
     made.kubectl("-n", "servers", "wait", "pod", "--all", "--for=condition=Ready", "--timeout=180s", seconds=200)
 
 
-def install(made: Cluster) -> None:
-    """Install the chart, or upgrade its release, with the images of `cluster`; returns once two replicas are ready."""
+def install(made: Cluster, *values: str) -> None:
+    """Install the chart, or upgrade its release, with the images of `cluster` unless `values` name others; returns
+    once two replicas are ready."""
+    chosen = ",".join([f"image.tag={TAG}", f"driverImage.tag={TAG}", *values])
     made.helm(
         "upgrade", "--install", RELEASE, str(ROOT / "charts" / "sinkjob"), "--namespace", OPERATOR_NAMESPACE,
-        "--create-namespace", "--set", f"image.tag={TAG},driverImage.tag={TAG}", "--wait", "--timeout", "180s",
+        "--create-namespace", "--set", chosen, "--wait", "--timeout", "180s",
     )  # fmt: skip
     # The same tag may be another image than an earlier run's.
     made.kubectl("-n", OPERATOR_NAMESPACE, "rollout", "restart", f"deployment/{RELEASE}")

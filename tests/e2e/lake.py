@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 BUCKET = "lake"
+ACCESS_KEY, SECRET_KEY, REGION = "testkey", "testsecret", "us-east-1"
 CARRIERS = ("AA", "BB", "CC")
 ROWS_PER_FILE = 100
 Trip = tuple[int, str, int]
@@ -24,8 +25,9 @@ Trip = tuple[int, str, int]
 class Lake:
     """One bucket, by way of a port on this machine."""
 
-    def __init__(self, client: S3Client) -> None:
+    def __init__(self, client: S3Client, endpoint: str) -> None:
         self._client = client
+        self._endpoint = endpoint
 
     def make(self) -> None:
         """Make the bucket, unless it is there."""
@@ -66,6 +68,17 @@ class Lake:
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(body)).to_pylist()
         return rows
 
+    def delta_options(self) -> dict[str, str]:
+        """What the library deltalake needs to read a table here."""
+        return {
+            "endpoint": self._endpoint,
+            "allow_http": "true",
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key": SECRET_KEY,
+            "region": REGION,
+            "virtual_hosted_style_request": "false",
+        }
+
     def open_uploads(self) -> int:
         """Multipart uploads that nobody has completed or aborted."""
         return len(self._client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []))
@@ -77,13 +90,13 @@ def lake(endpoint: str) -> Iterator[Lake]:
     client = boto3.client(
         "s3",
         endpoint_url=endpoint,
-        aws_access_key_id="testkey",
-        aws_secret_access_key="testsecret",
-        region_name="us-east-1",
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name=REGION,
         config=Config(s3={"addressing_style": "path"}, proxies={}, connect_timeout=5, read_timeout=30),
     )
     try:
-        yield Lake(client)
+        yield Lake(client, endpoint)
     finally:
         client.close()
 
