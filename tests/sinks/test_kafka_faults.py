@@ -148,6 +148,37 @@ def _stage_and_wait(sink: Sink, pipe: Any) -> None:
     time.sleep(WAIT_SECONDS)
 
 
+def test_a_lost_writers_transaction_holds_readers_back_until_recovery_and_no_longer(kafka_server: KafkaServer) -> None:
+    """Killed before it has prepared: nobody knows its producer, and what comes after it in the partition waits."""
+    place = make_place(kafka_server.bootstrap, partitions=1)
+    sink = make_sink(place)
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=_write_and_wait, args=(sink, theirs))
+    process.start()
+    assert ours.poll(WAIT_SECONDS)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join(WAIT_SECONDS)
+    process.close()
+    (hanging,) = place.ongoing()
+    assert commit(sink, stage(sink, 1, ROWS, epoch=2)).answers() <= YES
+    pending = stage(sink, 2, MORE, epoch=2)
+    assert place.rows() == Counter(), "readers wait for the end of what hangs"
+    harness.recover(sink, harness.garbage(3, [1, 1, 3], unsettled=[2]))
+    assert place.rows() == Counter(ROWS)
+    assert [one.id for one in place.ongoing()] == [only(pending)["id"]] != [hanging.id]
+    assert commit(sink, pending, 1).answers() <= YES
+    assert place.rows() == Counter(ROWS + MORE)
+
+
+def _write_and_wait(sink: Sink, pipe: Any) -> None:
+    writer = harness.open_writer(sink, 1)
+    writer.write(harness.batch_of(MORE))
+    writer.flush(end_of_input=True)
+    pipe.send("open")
+    time.sleep(WAIT_SECONDS)
+
+
 def test_an_expired_transaction_is_a_loss_that_is_told_with_its_checkpoint(place: Place) -> None:
     sink = make_sink(place, transactionTimeout="1s")
     staged = stage(sink, 7, ROWS)
@@ -188,25 +219,56 @@ def test_a_timeout_beyond_the_brokers_is_refused_at_start(place: Place) -> None:
     with pytest.raises(TargetError) as late:  # where nobody may ask the broker for its settings, the writer finds out
         stage(sink, 1, ROWS)
     assert late.value.reason == "TransactionTimeoutTooLong"
-    assert make_sink(place).inspect() == {"transactionMaxTimeoutSeconds": MAX_TIMEOUT_SECONDS}
+    assert make_sink(place).inspect()["transactionMaxTimeoutSeconds"] == MAX_TIMEOUT_SECONDS
+
+
+def test_open_transactions_are_told_with_their_age_and_owner(sink: Sink, place: Place) -> None:
+    committable = only(stage(sink, 1, ROWS))
+    (told,) = sink.inspect()["prepared"]
+    owner = f"{committable['id']} (producer {committable['producer']}, epoch {committable['epoch']}): open for "
+    assert told.startswith(owner)
+    assert told.endswith(" s of 600 s")
+    assert place.sink("another ledger", transactionalIdPrefix=place.prefix).inspect()["prepared"] == []
+
+
+def test_a_commit_that_comes_late_in_the_transactions_life_is_warned_of(
+    sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    for checkpoint, age_seconds, warned in ((1, 290, 0), (2, 310, 1)):  # of ten minutes
+        staged = stage(sink, checkpoint, ROWS)
+        only(staged)["began"] = time.time() - age_seconds
+        assert commit(sink, staged, checkpoint - 1).answers() <= YES
+        said = [record.getMessage() for record in caplog.records if record.name.startswith("sinkruntime.sinks.kafka")]
+        assert len([text for text in said if "raise transactionTimeout" in text]) == warned
+    assert "checkpoint 2 of sink lake was committed 310 s after" in caplog.text
+    assert "after 600 s" in caplog.text
 
 
 @pytest.mark.slow
 def test_a_killed_broker_comes_back_with_the_open_transaction(kafka_server: KafkaServer) -> None:
+    """One that is prepared, and one whose writer is at work and does not notice but by waiting; and the evidence."""
     place = make_place(kafka_server.bootstrap)
     sink = make_sink(place)
-    staged = stage(sink, 1, ROWS)
+    assert commit(sink, stage(sink, 1, ROWS)).answers() <= YES
+    staged = stage(sink, 2, MORE)
+    writer = harness.open_writer(sink, 3)
+    writer.write(harness.batch_of([(100, "before")]))
     kafka_server.kill()
     try:
-        made = commit(sink, staged)
+        made = commit(sink, staged, 1)
         assert made.answers() == {Answer.RETRY_LATER}
+        writer.write(harness.batch_of([(101, "meanwhile")]))
     finally:
         kafka_server.start()
     until = time.monotonic() + WAIT_SECONDS
-    while not (made := commit(sink, staged, may_have_landed=True)).answers() <= YES and time.monotonic() < until:
+    while not (made := commit(sink, staged, 1, may_have_landed=True)).answers() <= YES and time.monotonic() < until:
         time.sleep(0.1)
     assert made.answers() <= YES
-    assert place.rows() == Counter(ROWS)
+    assert place.rows() == Counter(ROWS + MORE)
+    last = harness.Staged(3, 1, ((Lineage(3, 1, 0, 1, 0), harness.finish(sink, writer, 3)),))
+    assert commit(sink, last, 2).answers() <= YES
+    assert place.rows() == Counter([*ROWS, *MORE, (100, "before"), (101, "meanwhile")])
+    assert place.ongoing() == []
 
 
 def test_an_answer_that_is_lost_is_unknown_and_the_probe_finds_it(proxied: tuple[Place, Proxy]) -> None:

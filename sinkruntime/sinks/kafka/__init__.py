@@ -6,7 +6,9 @@ process, `evidence` says where the sink stands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ from sinkruntime.sinks.kafka.clients import admin_of, connection_settings
 from sinkruntime.sinks.kafka.committer import KafkaAggregatedCommitter, KafkaCommitter
 from sinkruntime.sinks.kafka.encode import Encoder
 from sinkruntime.sinks.kafka.evidence import EvidenceGroup, Marker
+from sinkruntime.sinks.kafka.names import base_name, origin_of
 from sinkruntime.sinks.kafka.options import Options
 from sinkruntime.sinks.kafka.wire import WireError
 from sinkruntime.sinks.kafka.writer import KafkaWriter
@@ -62,9 +65,24 @@ class KafkaSink(Sink):
         return KafkaAggregatedCommitter(self.options, self.identity) if self.options.transactions else None
 
     def inspect(self) -> Mapping[str, Any]:
-        """How long the brokers let a transaction live; raises `TargetError` where `transactionTimeout` is longer."""
+        """How long the brokers let a transaction live, and which of this sink's are open. Raises `TargetError` where
+        `transactionTimeout` is longer."""
         limit_seconds = target.check_timeout(admin_of(self.options), self.options)
-        return {"transactionMaxTimeoutSeconds": limit_seconds}
+        return {"transactionMaxTimeoutSeconds": limit_seconds, "prepared": self._open_transactions()}
+
+    def _open_transactions(self) -> list[str]:
+        """For people: each with its age and owner."""
+        if not self.options.transactions:
+            return []
+        base = base_name(self.options.transactional_id_prefix, self.identity)
+        with self._asking() as cluster:
+            found = cluster.ongoing(lambda name: origin_of(base, name) is not None)
+        now_ms = time.time() * 1000
+        return [
+            f"{one.id} (producer {one.producer_id}, epoch {one.producer_epoch}): open for "
+            f"{max(0.0, now_ms - one.started_ms) / 1000:.0f} s of {one.timeout_ms / 1000:.0f} s"
+            for one in sorted(found, key=lambda one: one.started_ms)
+        ]
 
     def evidence(self) -> Evidence | None:
         if not self.options.transactions:
@@ -83,10 +101,16 @@ class KafkaSink(Sink):
         return f"the offset of group {group} stands at checkpoint {marker.checkpoint}{made_of}"
 
     def _marker(self) -> tuple[str, Marker]:
-        cluster = Cluster(connection_settings(self.options))
-        group = EvidenceGroup(self.options, self.identity, cluster)
-        try:
+        with self._asking() as cluster:
+            group = EvidenceGroup(self.options, self.identity, cluster)
             return group.group, group.read()
+
+    @contextmanager
+    def _asking(self) -> Iterator[Cluster]:
+        """A client for one look."""
+        cluster = Cluster(connection_settings(self.options))
+        try:
+            yield cluster
         except (OSError, WireError) as error:
             raise TargetError("BrokerUnreachable", str(error), path="options.bootstrapServers") from error
         finally:

@@ -7,6 +7,7 @@ another producer has begun under the same transactional id is never touched.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,9 +33,13 @@ from sinkruntime.sinks.kafka.names import SLOTS, Origin, base_name, origin_of
 from sinkruntime.sinks.kafka.options import Options
 from sinkruntime.sinks.kafka.wire import Transaction, WireError
 
+log = logging.getLogger(__name__)
+
 #: How long to wait for the broker to write the end of transactions into the partitions, after it has promised to.
 VISIBLE_WAIT_SECONDS = 5.0
 PAUSE_SECONDS = 0.005
+#: A commit so late, as a part of `transactionTimeout`, is warned of.
+GAP_OF_TIMEOUT_MAX = 0.5
 #: Transactions that the evidence's text names, for people.
 TOLD_MAX = 8
 
@@ -99,6 +104,7 @@ class KafkaCommitter(_Committer, SinkCommitter):
             for request in mine:
                 self._commit(request, standings[request.committable["id"]])
             self._await_visible(mine)
+            self._watch_gap(mine)
 
     def _commit(self, request: CommitRequest, standing: Standing) -> None:
         if standing is Standing.LANDED:
@@ -135,6 +141,21 @@ class KafkaCommitter(_Committer, SinkCommitter):
             done = {id for id, one in found.items() if one.state == "PrepareCommit"}
             if done:
                 time.sleep(PAUSE_SECONDS)
+
+    def _watch_gap(self, requests: Sequence[CommitRequest]) -> None:
+        """Say it while it can still be mended: transactions that are ended late are one day ended too late."""
+        late = [(time.time() - one.committable["began"], one) for one in requests if one.answer is Answer.COMMITTED]
+        gap_seconds, request = max(late, key=lambda pair: pair[0], default=(0.0, None))
+        if request is None or gap_seconds < GAP_OF_TIMEOUT_MAX * request.committable["timeoutMs"] / 1000:
+            return
+        log.warning(
+            "checkpoint %d of sink %s was committed %.0f s after its first transaction began, and the brokers would "
+            "have aborted it after %.0f s: raise transactionTimeout, or make checkpoints smaller or commits faster",
+            request.lineage.checkpoint,
+            self._identity.sink,
+            gap_seconds,
+            request.committable["timeoutMs"] / 1000,
+        )
 
     def probe(self, requests: Sequence[CommitRequest]) -> None:
         with _translated_wire():

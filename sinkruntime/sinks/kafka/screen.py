@@ -98,10 +98,10 @@ class Screen:
 
     def _may_exceed(self, records: Records, limits: Sequence[Limits]) -> bool:
         """A look at the largest value and key, before one at each record."""
-        if records.headers is not None or any(one.needs_key for one in limits):
-            return True
-        largest = max(map(_length, records.values), default=0) + max(map(_length, records.keys or ()), default=0)
         bounds = [one.batch_bytes_max for one in limits if one.batch_bytes_max is not None]
+        if any(one.needs_key for one in limits) or (bounds and records.headers is not None):
+            return True
+        largest = _longest(records.values) + _longest(records.keys or [])
         whole = BATCH_HEAD_BYTES + RECORD_HEAD_BYTES_MAX + largest
         return largest > self._record_bytes_max or any(whole > bound for bound in bounds)
 
@@ -114,8 +114,10 @@ class Screen:
         if payload > self._record_bytes_max:
             message = f"{payload} bytes of key and value; producer.message.max.bytes is {self._record_bytes_max}"
             return "RecordTooLarge", message
+        if limits.batch_bytes_max is None:
+            return None
         whole = batch_bytes(key, value, None if records.headers is None else records.headers[index])
-        if limits.batch_bytes_max is not None and whole > limits.batch_bytes_max:
+        if whole > limits.batch_bytes_max:
             message = f"{whole} bytes; max.message.bytes of topic `{topic}` is {limits.batch_bytes_max}"
             return "RecordTooLarge", message
         return None
@@ -137,6 +139,10 @@ def _sized(data: bytes | None) -> int:
 def _varint_bytes(number: int) -> int:
     """Of a number that is not negative, in Kafka's zigzag encoding."""
     return max(1, -(-(number << 1).bit_length() // 7))
+
+
+def _longest(some: list[bytes | None]) -> int:
+    return max(map(len, filter(None, some)), default=0)
 
 
 def _length(data: bytes | None) -> int:
