@@ -1,7 +1,8 @@
-"""`--sink kafka`: two topics on a broker that is reached through a proxy, and is itself killed now and then.
+"""`--sink kafka`: two topics on a broker that is killed now and then, behind what cuts its connections.
 
-Read back past the proxy by a `read_committed` consumer. A key is the number of an input file, whose rows one task
-writes in order: within a key, they must come in that order.
+Connections are cut by chance, and answers to EndTxn are lost on purpose. Read back past all that by a
+`read_committed` consumer. A key is the number of an input file, whose rows one task writes in order: within a key, they
+must come in that order. Files of a bulk matrix have several row groups, which may be several tasks'.
 """
 
 from __future__ import annotations
@@ -9,71 +10,88 @@ from __future__ import annotations
 import datetime
 import json
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
+import duckdb
+import pyarrow.parquet as pq
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
 from sinkruntime.sinks.kafka.broker import Cluster
-from tests.killmatrix.bench import Bench
-from tests.killmatrix.rows import COLUMNS, EPOCH, Row, Rows
+from tests.killmatrix.cuts import Cuts
+from tests.killmatrix.rows import COLUMNS, DDL, EPOCH, Row, Rows
 from tests.servers import kafka, toxiproxy
-from tests.sinks.kafka import make_topic, read
+from tests.servers.lost_answers import LostAnswers
+from tests.sinks.kafka import make_topic, read, stream
 
 PARTITIONS = 3
 TOPICS = {"lake": "kill-lake", "lines": "kill-lines"}
 
-#: A disturbance begins after so long at most, and lasts so long at most.
-QUIET_SECONDS_MAX = 3.0
-DISTURBED_SECONDS_MAX = 1.0
-#: One disturbance in so many is a `kill -9` of the broker.
-BROKER_KILLS_ONE_IN = 12
+#: One disturbance in so many is a `kill -9` of the broker; one answer in so many to an EndTxn is lost.
+BROKER_KILLS_ONE_IN = 6
+LOST_ONE_IN = 6
+#: Between two disturbances come so many requests at most. By time, a slow machine would come to no checkpoint between.
+QUIET_REQUESTS_MAX = 200
 #: What the last run has left is ended by then; the evidence's own transactions live for 10 s.
 SETTLED_SECONDS_MAX = 20.0
+EXPORT_SECONDS_MAX = 900.0
+#: Of a request: its length, then which it is.
+END_TXN = (26).to_bytes(2, "big")
+LENGTH_BYTES = 4
+#: Rows of a bulk matrix that are there twice (`bulk.MAKE`): which task writes which of them cannot be told.
+TWICE_EVERY = 500
+WRONG_TOLD_MAX = 10
 
-#: Connections that are reset, that hang until they are cut, and answers that are lost after the request has arrived.
-TOXICS: tuple[tuple[str, Literal["upstream", "downstream"], dict[str, int]], ...] = (
-    ("reset_peer", "downstream", {"timeout": 0}),
-    ("reset_peer", "upstream", {"timeout": 20}),
-    ("timeout", "downstream", {"timeout": 0}),
-    ("limit_data", "downstream", {"bytes": 0}),
-)
+KINDS = {"STRING": "VARCHAR", "TIMESTAMP": "TIMESTAMPTZ"}
+TYPES = {name: KINDS.get(kind, kind) for name, kind in (column.split() for column in DDL.split(", "))}
 
 
-class KafkaBench(Bench):
+class LostEnds(LostAnswers):
+    """Loses answers to EndTxn, of the committers and of the evidence's producer."""
+
+    def _found(self, data: bytes) -> str | None:
+        return "EndTxn" if data[LENGTH_BYTES:].startswith(END_TXN) else None
+
+
+class KafkaBench(Cuts):
     """`lake` is committed by the coordinator (the default), `lines` by the driver."""
-
-    disturbs = True
 
     def prepare(self) -> None:
         servers = self.folder / "servers"
         for name in ("kafka", "toxiproxy"):
             (servers / name).mkdir(parents=True)
         self._server = self.stack.enter_context(kafka.serve(servers / "kafka"))
+        self._answers = LostEnds(("127.0.0.1", self._server.inner_port), seed=self.chance.randrange(2**32))
+        self.stack.enter_context(self._answers.serving())
         toxics = self.stack.enter_context(toxiproxy.serve(servers / "toxiproxy"))
-        self._proxy = self.stack.enter_context(self._server.proxied(toxics))
+        advertised = f"127.0.0.1:{self._server.proxy_port}"
+        self.proxy = self.stack.enter_context(toxics.proxy(self._answers.address, advertised))
         admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
         for topic in TOPICS.values():
             make_topic(admin, topic, PARTITIONS)
-        self._toxic: str | None = None
-        self._next = 0.0
+        self._broker_kills = 0
+        self._due = 0
+        self._wrong_order: list[str] = []
 
     def sinks(self) -> list[dict[str, Any]]:
         common = {
-            "bootstrapServers": self._proxy.listen,
+            "bootstrapServers": self.proxy.listen,
             "key": ["origin"],
-            "transactionTimeout": "10m",
+            "transactionTimeout": "15m",
             "producer": {"reconnect.backoff.max.ms": 500, "socket.timeout.ms": 10_000},
         }
         lake = {**common, "topic": TOPICS["lake"], "compression": "lz4"}
         lines = {**common, "topic": TOPICS["lines"], "keyFormat": "string"}
-        return [
+        sinks: list[dict[str, Any]] = [
             {"name": "lake", "type": "kafka", "guarantee": "ExactlyOnce", "options": lake},
             {"name": "lines", "type": "kafka", "options": lines, "commit": {"runOn": "Driver"}},
         ]
+        return sinks[:1] if self.bulk else sinks
 
     def read(self, sink: str) -> Rows:
         rows: Rows = Rows()
@@ -103,28 +121,77 @@ class KafkaBench(Bench):
                 time.sleep(0.2)
         for one in found:
             yield f"open transaction {one.id}"
+        yield from self._wrong_order
+
+    def export(self, sink: str, out: Path) -> None:
+        lines, orders = out / "rows.json", Orders(self.folder / "input")
+        with lines.open("wb") as file:
+            for message in stream(self._server.bootstrap, TOPICS[sink], True, EXPORT_SECONDS_MAX):
+                value = message.value() or b""
+                file.write(value + b"\n")
+                orders.look(json.loads(message.key() or b"")["origin"], int(value[len('{"id":') : value.index(b",")]))
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            read = f"read_json(?, format = 'newline_delimited', columns = {TYPES})"
+            connection.execute(f"COPY (SELECT * FROM {read}) TO '{out / 'all.parquet'}' (FORMAT parquet)", [str(lines)])
+        lines.unlink()
+        self._wrong_order = orders.wrong
 
     def disturb(self) -> None:
-        now = time.monotonic()
-        if now < self._next:
+        self._answers.one_in = LOST_ONE_IN
+        if self._toxic is None and self._answers.requests < self._due:
             return
-        if self._toxic is not None:
-            self.calm()
-            self._next = now + self.chance.random() * QUIET_SECONDS_MAX
+        before = self.disturbances
+        super().disturb()
+        if self.disturbances == before:
             return
-        self.disturbances += 1
-        if self.chance.randrange(BROKER_KILLS_ONE_IN) == 0:
+        self._due = self._answers.requests + self.chance.randrange(QUIET_REQUESTS_MAX)
+        if self.disturbances % BROKER_KILLS_ONE_IN == 1:
+            self._broker_kills += 1
             self._server.kill()
             self._server.start()
-            return
-        kind, stream, attributes = self.chance.choice(TOXICS)
-        self._toxic = self._proxy.add_toxic(kind, stream, **attributes)
-        self._next = now + self.chance.random() * DISTURBED_SECONDS_MAX
 
     def calm(self) -> None:
-        if self._toxic is not None:
-            self._proxy.remove_toxic(self._toxic)
-            self._toxic = None
+        self._answers.one_in = 0
+        super().calm()
+
+    def told(self) -> str:
+        lost = self._answers.lost["EndTxn"]
+        return f"{super().told()}, {self._broker_kills} kills of the broker, {lost} lost answers to EndTxn"
+
+
+class Orders:
+    """Whether the rows of each key come as each row group of their file has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.wrong: list[str] = []
+        self._folder = folder
+        self._places: dict[int, tuple[int, array[int], array[int]]] = {}
+        self._last: dict[tuple[int, int], int] = {}
+
+    def look(self, key: int, id: int) -> None:
+        """At the next row of a key."""
+        if id % TWICE_EVERY == 0:
+            return
+        if key not in self._places:
+            self._places[key] = _places(self._folder / f"in-{key:06d}.parquet")
+        first, groups, positions = self._places[key]
+        group, position = (key, groups[id - first]), positions[id - first]
+        if position <= self._last.get(group, -1) and len(self.wrong) < WRONG_TOLD_MAX:
+            self.wrong.append(f"key {key}: row {id} comes too late")
+        self._last[group] = position
+
+
+def _places(path: Path) -> tuple[int, array[int], array[int]]:
+    """The least id of a file, and by each id's distance from it: its row group, and its place there."""
+    with pq.ParquetFile(path) as file:
+        ids = [file.read_row_group(n, ["id"]).column("id").to_pylist() for n in range(file.num_row_groups)]
+    first, last = min(map(min, ids)), max(map(max, ids))
+    groups, positions = (array("i", bytes(4 * (last - first + 1))) for _ in range(2))
+    for group, some in enumerate(ids):
+        for position, id in enumerate(some):
+            groups[id - first], positions[id - first] = group, position
+    return first, groups, positions
 
 
 def row_of(message: Message) -> Row:

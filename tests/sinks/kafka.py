@@ -95,6 +95,11 @@ def drop_topic(admin: AdminClient, topic: str) -> None:
 def read(bootstrap: str, topic: str, committed: bool = True) -> list[Message]:
     """All messages of a topic, in the order of each partition; `committed`: of ended transactions only, up to the
     first open one, as a `read_committed` consumer is given them."""
+    return list(stream(bootstrap, topic, committed, WAIT_SECONDS))
+
+
+def stream(bootstrap: str, topic: str, committed: bool, seconds_max: float) -> Iterator[Message]:
+    """The same, one by one, for topics that memory does not hold."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -109,14 +114,14 @@ def read(bootstrap: str, topic: str, committed: bool = True) -> list[Message]:
     try:
         partitions = consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        return list(_until_ends(consumer, list(partitions)))
+        yield from _until_ends(consumer, list(partitions), seconds_max)
     finally:
         consumer.close()
 
 
-def _until_ends(consumer: Consumer, partitions: Sequence[int]) -> Iterator[Message]:
+def _until_ends(consumer: Consumer, partitions: Sequence[int], seconds_max: float) -> Iterator[Message]:
     left = set(partitions)
-    until = time.monotonic() + WAIT_SECONDS
+    until = time.monotonic() + seconds_max
     while left:
         if time.monotonic() > until:
             raise TimeoutError(f"partitions {sorted(left)} were not read to their ends")
