@@ -80,3 +80,25 @@ def test_times_with_another_zone_are_told_in_utc() -> None:
         "1970-01-01T00:00:00+00:00",
         None,
     ]
+
+
+@pytest.mark.parametrize("texts", [["plain", "words"], ['with "quotes"', "and \\"], ["a\ttab", "✈"], ["", ""]])
+def test_a_slice_is_written_as_its_own_rows_are(texts: list[str]) -> None:
+    moments = pa.array([1_700_000_000_000_001, 1_700_000_000_123_456, 0, 1_000_000, -1], pa.timestamp("us"))
+    columns = [pa.array(["\n", *texts, '"', "z"]), moments]
+    whole = json_objects(columns, ["a", "b"]).to_pylist()
+    for first, last in ((0, 5), (1, 3), (1, 2), (3, 5), (2, 2)):
+        sliced = json_objects([column[first:last] for column in columns], ["a", "b"]).to_pylist()
+        assert sliced == whole[first:last]
+
+
+def test_years_of_another_width_are_told_too() -> None:
+    column = pa.array([253_402_300_800_000_000, 1_700_000_000_123_456, 0], pa.timestamp("us"))
+    assert [json.loads(str(text))["at"] for text in json_objects([column], ["at"]).to_pylist()] == [
+        "10000-01-01T00:00:00", "2023-11-14T22:13:20.123456", "1970-01-01T00:00:00",
+    ]  # fmt: skip
+
+
+def test_a_time_that_is_too_far_away_is_an_error() -> None:
+    with pytest.raises(ValueError, match="out of the range"):
+        json_objects([pa.array([2**62, 0], pa.timestamp("us"))], ["at"])
