@@ -50,8 +50,9 @@ class PassReport:
 class StagingPass:
     """Stages batches of one query; made once, from the query's own DataFrame, whose columns every batch has."""
 
-    def __init__(self, df: DataFrame, sinks: Sequence[JobSink], clock: Clock) -> None:
+    def __init__(self, df: DataFrame, sinks: Sequence[JobSink], clock: Clock, pending_max: int = 1) -> None:
         self._clock = clock
+        self._pending_max = pending_max
         self._sinks = tuple(sinks)
         self._tolerant = frozenset(sink.name for sink in sinks if sink.tolerant)
         self._groups = _group(df, self._sinks)
@@ -110,6 +111,7 @@ class StagingPass:
             watermark_ms=watermark_ms,
             states={feed.name: tuple(assignment.states.get(feed.name, ())) for feed in group.layout.feeds},
             tolerant=self._tolerant,
+            pending_max=self._pending_max,
         )
         out = _arrange(df, group).mapInArrow(task, RESULT_DDL)
         session = df.sparkSession

@@ -131,7 +131,8 @@ def open_query(session: SparkSession, job: QueryJob) -> Query:
     if df.isStreaming != streaming:
         message = f"the rows are {'' if df.isStreaming else 'not '}a stream, and mode is {spec.mode}"
         raise ConfigurationError("WrongMode", message, path="spec.transform")
-    return Query(job, df, StagingPass(df, job.sinks, job.clock), CheckpointFiles(open_storage(session, job.checkpoint)))
+    staging = StagingPass(df, job.sinks, job.clock, job.spec.commit.max_pending)
+    return Query(job, df, staging, CheckpointFiles(open_storage(session, job.checkpoint)))
 
 
 class _Run:

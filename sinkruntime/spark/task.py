@@ -130,6 +130,7 @@ class WriterTask:
     watermark_ms: int | None = None
     states: dict[str, tuple[Written, ...]] = field(default_factory=dict)
     tolerant: frozenset[str] = frozenset()  # sinks with `onFailure: Warn`
+    pending_max: int = 1
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function of `mapInArrow`: yields one batch of `RESULT_SCHEMA`."""
@@ -174,7 +175,8 @@ class WriterTask:
                 counters = Counters()
                 unique = secrets.token_hex(4)
                 reject = self._reject(feed, counters, opened)
-                context = WriterContext(feed.sink.identity, lineage, unique, feed.schema, counters, self.clock, reject)
+                told = (feed.sink.identity, lineage, unique, feed.schema, counters, self.clock)
+                context = WriterContext(*told, reject, self.pending_max)
                 writer = self._writer(feed, context, counters)
                 opened.append(_Open(feed, lineage, writer, counters))
                 writer.open()
