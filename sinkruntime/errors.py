@@ -128,6 +128,15 @@ class TargetError(_AtPath):
     """A target or source turned something down for good, or does not fit the rows (schema, permission)."""
 
 
+class TargetUnavailable(_AtPath):
+    """A target was not reached, or had no room for us just now: nothing was decided, and the same may work later."""
+
+    kind: ClassVar[str] = "TargetUnavailable"
+
+    def __init__(self, message: str, *, path: str = "", advice: str = "") -> None:
+        super().__init__(self.kind, message, path=path, advice=advice)
+
+
 class WriterFailed(_AtPath):
     """A sink's writer ended in an error that is none of ours: users' code, or a fault of the sink."""
 

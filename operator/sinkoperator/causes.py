@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sinkoperator.observed import DriverPod, Trouble
-from sinkruntime.errors import ExitCode, LedgerOutOfReach
+from sinkruntime.errors import ExitCode, LedgerOutOfReach, TargetUnavailable
 from sinkruntime.protocol.start import StartReason
 
 
@@ -36,8 +36,9 @@ class Cause:
 #: Termination message of a driver that ended well because it was asked to.
 STOPPED = "Stopped"
 
-#: Errors of ours that speak of the API server or of a newer process, and not of the job; with exit code 3, too.
-_TRANSPORT = frozenset({"Fenced", LedgerOutOfReach.kind, "AnswerLost", "LedgerConflict"})
+#: Errors of ours that speak of the API server, a newer process or a target that is away, and not of the job; with exit
+#: code 3, too.
+_TRANSPORT = frozenset({"Fenced", LedgerOutOfReach.kind, "AnswerLost", "LedgerConflict", TargetUnavailable.kind})
 #: What only a person mends, beside the disagreements of the start check.
 _FINAL = frozenset({*StartReason, "LedgerCorrupt", "LedgerFormatTooNew"})
 #: 128 + SIGKILL, 128 + SIGTERM: somebody outside ended the process.

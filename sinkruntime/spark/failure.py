@@ -12,7 +12,7 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError, WriterFailed, sink_path
+from sinkruntime.errors import ConfigurationError, SinkjobError, TargetError, TargetUnavailable, WriterFailed, sink_path
 
 #: What a call of Spark raises: its own errors, and those of Java that it has no Python type for.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -22,6 +22,7 @@ _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 #: The last resort for Spark's own texts, which carry whole plans and stack traces.
 MESSAGE_CHARACTERS_MAX = 2000
+_UNAVAILABLE = "see that the target runs and is reached from the executors; what was not decided is run again"
 #: Java may make a circle of causes.
 CAUSES_MAX = 20
 
@@ -36,6 +37,8 @@ class TaskFailure(Exception):
         if isinstance(error, SinkjobError):
             facts = {"reason": error.reason, "message": error.message, "advice": error.advice}
             facts["kind"] = type(error).__name__
+        elif isinstance(error, ConnectionError):  # what sinks raise where another try may help
+            facts = {"message": str(error), "kind": TargetUnavailable.__name__}
         else:
             facts = {"message": f"{type(error).__name__}: {error}", "kind": WriterFailed.__name__}
         facts["path"] = sink_path(index, getattr(error, "path", ""))
@@ -92,6 +95,8 @@ def _restore(facts: dict[str, str]) -> SinkjobError:
     advice, path, kind = facts.get("advice", ""), facts["path"], facts["kind"]
     if kind == WriterFailed.__name__:
         return WriterFailed(message, path=path)
+    if kind == TargetUnavailable.__name__:
+        return TargetUnavailable(message, path=path, advice=_UNAVAILABLE)
     if kind == ConfigurationError.__name__:
         return ConfigurationError(facts["reason"], message, path=path, advice=advice)
     if kind == TargetError.__name__:

@@ -50,6 +50,7 @@ FAILED = Trouble("TargetError", "no such bucket")
         *((ended(1, 1, Trouble(reason.value, "x")), Kind.REFUSED, reason.value) for reason in StartReason),
         (ended(1, 1, Trouble("LedgerCorrupt", "x")), Kind.REFUSED, "LedgerCorrupt"),
         (ended(1, 1, Trouble("LedgerUnavailable", "x")), Kind.INFRASTRUCTURE, "LedgerUnavailable"),
+        (ended(1, 1, Trouble("TargetUnavailable", "x")), Kind.INFRASTRUCTURE, "TargetUnavailable"),
         (ended(1, 137, oom_killed=True), Kind.USER, "DriverOOMKilled"),
         (ended(1, 137), Kind.INFRASTRUCTURE, "DriverKilled"),
         (ended(1, 143), Kind.INFRASTRUCTURE, "DriverKilled"),

@@ -3,7 +3,15 @@
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from sinkruntime.errors import ConfigurationError, Fenced, SinkjobError, TargetError, WriterFailed, sink_path
+from sinkruntime.errors import (
+    ConfigurationError,
+    Fenced,
+    SinkjobError,
+    TargetError,
+    TargetUnavailable,
+    WriterFailed,
+    sink_path,
+)
 from sinkruntime.spark.failure import CAUSES_MAX, MESSAGE_CHARACTERS_MAX, TaskFailure, first_line, translate, with_cause
 
 
@@ -32,6 +40,14 @@ def test_a_foreign_error_names_type_and_sink_and_its_place() -> None:
     back = translate(through_spark(TaskFailure.wrap("lake", 1, KeyError("k"))), "x")
     assert isinstance(back, WriterFailed)
     assert (back.reason, back.message, back.path) == ("WriterFailed", "sink lake: KeyError: 'k'", "spec.sinks[1]")
+
+
+def test_a_target_that_may_come_back_is_told_by_name_and_not_as_a_fault_of_the_writer() -> None:
+    back = translate(through_spark(TaskFailure.wrap("lake", 1, ConnectionError("h:5432: refused"))), "x")
+    assert isinstance(back, TargetUnavailable)
+    assert (back.reason, back.message) == ("TargetUnavailable", "sink lake: h:5432: refused")
+    assert back.path == "spec.sinks[1]"
+    assert "run again" in back.advice
 
 
 @pytest.mark.parametrize(
