@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.jdbc.database import Passing
+from sinkruntime.spark.failure import TaskFailure
 from tests.servers.postgresql import PASSWORD
 from tests.servers.toxiproxy import Proxy, Toxiproxy
 from tests.sinks import harness
@@ -95,6 +97,25 @@ def test_a_server_that_is_not_reached_is_tried_again_and_tells_no_password(
         sink.evidence()
     assert PASSWORD not in f"{request.message} {caught.value!r} {caught.value}"
     committer.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("mode", ["staging", "xa"])
+def test_a_writer_without_its_server_says_where_it_is_and_no_password(
+    kind: str, mode: str, postgresql_place: PostgreSQLPlace, mariadb_place: MariaDBPlace, toxiproxy: Toxiproxy
+) -> None:
+    place = postgresql_place if kind == "postgresql" else mariadb_place
+    with toxiproxy.proxy(place.server.address) as proxy:
+        sink = make(place, address=proxy.listen, mode=mode)
+        writer = harness.open_writer(sink)
+        proxy.disable()
+        with pytest.raises(ConnectionError) as caught:
+            writer.write(harness.batch_of(ROWS))
+        said = TaskFailure.wrap("lake", 0, caught.value)
+        writer.close()
+    assert proxy.listen in str(said)
+    assert "TargetUnavailable" in str(said)
+    assert PASSWORD not in f"{said} {caught.value!r}"
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
@@ -218,10 +239,14 @@ def test_an_evidence_that_is_gone_or_ahead_stops_by_name(postgresql_place: Postg
     assert visible(postgresql_place) == Counter(ROWS)
 
 
-def test_a_missing_subtask_limit_is_told_by_the_first_writer(postgresql_place: PostgreSQLPlace) -> None:
+def test_a_server_with_too_little_room_is_told_by_the_first_writer_what_to_set(
+    postgresql_place: PostgreSQLPlace,
+) -> None:
     sink = make(postgresql_place, mode="xa")
-    writer = sink.create_writer(harness.writer_context(sink, Lineage(1, 1, 0, 40, 0)))
-    with pytest.raises(ConfigurationError, match="at most 64 prepared transactions, 40 writers need 80"):
+    context = replace(harness.writer_context(sink, Lineage(1, 1, 0, 13, 0)), pending_max=4)
+    writer = sink.create_writer(context)
+    with pytest.raises(ConfigurationError, match=r"at most 64 prepared transactions; 13 writers .* = 65") as caught:
         writer.write(harness.batch_of(ROWS))
+    assert "max_prepared_transactions in postgresql.conf to 65 or more" in caught.value.advice
     writer.abort_prepare()
     writer.close()

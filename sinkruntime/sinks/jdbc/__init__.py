@@ -23,6 +23,7 @@ from sinkruntime.api import (
     WriterContext,
 )
 from sinkruntime.api import Evidence as Proof
+from sinkruntime.errors import ConfigurationError
 from sinkruntime.sinks.jdbc.address import located
 from sinkruntime.sinks.jdbc.database import Session, asked
 from sinkruntime.sinks.jdbc.databases import stage_for
@@ -91,6 +92,24 @@ class JdbcSink(Sink):
         mine = xid_prefix(self.identity)
         return {"prepared": [described(one, mine) for one in sorted(found, key=lambda one: one.xid)]}
 
+    def roll_back(self, name: str) -> bool:
+        """Roll a prepared transaction of another job or sink back, at a person's word; False: there is none of this
+        name. Raises `ConfigurationError` for one of this sink's own, of which the ledger knows what becomes of it."""
+        if self.options.mode is not Mode.XA:
+            return False
+        if name.startswith(xid_prefix(self.identity)):
+            message = f"{name} is this job's own: its ledger says what becomes of it"
+            raise ConfigurationError("OwnTransaction", message, advice="use --resolve while the job is stopped")
+        transactions = transactions_for(self.options)
+
+        def act(session: Session) -> bool:
+            there = any(found.xid == name for found in transactions.found(session))
+            if there:
+                transactions.rollback(session, name)
+            return there
+
+        return asked(self._stage().database, act)
+
     def evidence(self) -> Proof:
         stage = self._stage()
 
@@ -113,7 +132,7 @@ class JdbcSink(Sink):
         def act(session: Session) -> None:
             if self.options.mode is Mode.XA:
                 transactions = transactions_for(self.options)
-                check_limit(transactions.limit(session), 1, transactions.setting)
+                check_limit(transactions.limit(session), 1, 1, transactions.setting)
             prepare(session, stage.database, self.options, self._evidence(stage), schema)
 
         asked(stage.database, act)

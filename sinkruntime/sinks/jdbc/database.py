@@ -173,6 +173,16 @@ class Database(ABC):
         """Whether values of Arrow's type go into such a column."""
 
 
+@contextmanager
+def named(database: Database) -> Iterator[None]:
+    """Puts host and port into what passes: a writer's error is read far away from its options."""
+    try:
+        yield
+    except Passing as error:
+        error.message = f"{database.address}: {error.message}"
+        raise
+
+
 class Pool:
     """Sessions of one committer: taken by threads, at most `SESSIONS_MAX` at once, dropped after any error."""
 
@@ -230,7 +240,8 @@ def asked(database: Database, action: Callable[[Session], T]) -> T:
     Raises `TargetError` in the end: outside of the sink there is no other try.
     """
     try:
-        return _repeated(lambda: _asked_once(database, action))
+        with named(database):
+            return _repeated(lambda: _asked_once(database, action))
     except Passing as error:
         raise TargetError(error.reason, error.message, path="options.url") from error
 

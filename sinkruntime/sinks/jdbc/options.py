@@ -88,8 +88,8 @@ class Options(OptionsModel):
     pre_sql: Items[Text] = Field(default=(), description="Statements that run once per job, before its first rows.")
     post_sql: Items[Text] = Field(
         default=(),
-        description="Statements that run in the transaction that commits a checkpoint, after its rows (`mode: "
-        "staging`); a batch job has one checkpoint.",
+        description="Statements that run in the transaction that moves the evidence of a checkpoint, after its rows: "
+        "for a batch job, which has one checkpoint, once at its end.",
     )
     lock_timeout: PositiveDuration = Field(
         default=Duration.parse("30s"), description="How long a statement waits for a lock before it is tried again."
@@ -110,6 +110,11 @@ class Options(OptionsModel):
             address.path,
             address.parameters,
         )
+
+    @property
+    def rejects_rows(self) -> bool:
+        """Whether rows can be refused before the decision: files that wait for duckdb refuse none."""
+        return self.address.kind != "duckdb"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -143,6 +148,8 @@ class Options(OptionsModel):
                 "mode", "`mode: xa` needs a server, {kind} has none; use `staging`", {"kind": address.kind}
             )
         if self.write is not Write.INSERT:
-            raise PydanticCustomError("mode", "`mode: xa` supports `write: insert`; use `mode: staging`")
-        if self.post_sql:
-            raise PydanticCustomError("mode", "`postSql` needs one transaction for a checkpoint; use `mode: staging`")
+            message = (
+                "`mode: xa` supports `write: insert` alone: a prepared transaction keeps its keys locked until it is "
+                "committed, so a later checkpoint with the same key would wait for our own; use `mode: staging`"
+            )
+            raise PydanticCustomError("mode", message)

@@ -172,13 +172,15 @@ class MySQLTransactions(PreparedTransactions):
         return f"'{parts[0]}','{parts[1]}'"
 
 
-def check_limit(limit: int | None, writers: int, setting: str) -> None:
-    """Raises `ConfigurationError` unless `writers` fit twice: those of a pending checkpoint, and of the next one."""
-    if limit is not None and limit < 2 * writers:
+def check_limit(limit: int | None, writers: int, pending_max: int, setting: str) -> None:
+    """Raises `ConfigurationError` unless the writers of all pending checkpoints and of the next one fit."""
+    needed = writers * (pending_max + 1)
+    if limit is not None and limit < needed:
         message = (
-            f"the server holds at most {limit} prepared transactions, {writers} writers need {2 * writers} at least"
+            f"the server holds at most {limit} prepared transactions; {writers} writers and `commit.maxPending` "
+            f"{pending_max} need {writers} × ({pending_max} + 1) = {needed}"
         )
-        advice = f"set {setting} to writers × (maxPending + 1) or more and restart the server, or `mode: staging`"
+        advice = f"set {setting} to {needed} or more and restart the server; or lower `maxPending`; or `mode: staging`"
         raise ConfigurationError("TooFewPreparedTransactions", message, path="options.mode", advice=advice)
 
 

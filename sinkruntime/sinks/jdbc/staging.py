@@ -25,7 +25,7 @@ from sinkruntime.api import (
 )
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
-from sinkruntime.sinks.jdbc.database import AnswerLost, Passing, Pool, Session
+from sinkruntime.sinks.jdbc.database import AnswerLost, Passing, Pool, Session, named
 from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
 from sinkruntime.sinks.jdbc.names import Origin, origin_of, owner_prefix, staged_name
 from sinkruntime.sinks.jdbc.options import Options
@@ -47,15 +47,17 @@ class StagingWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        if self._loader is None:
-            self._loader = self._stage.loader(self._name, self._context.schema, rejecting(self._context))
-        self._rows += self._loader.write(batch, self._seen)
+        with named(self._stage.database):
+            if self._loader is None:
+                self._loader = self._stage.loader(self._name, self._context.schema, rejecting(self._context))
+            self._rows += self._loader.write(batch, self._seen)
         self._seen += batch.num_rows
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
         if self._loader is None:
             return None
-        self._loader.finish()
+        with named(self._stage.database):
+            self._loader.finish()
         return {"stage": self._name, "rows": self._rows}
 
     def abort_prepare(self) -> None:

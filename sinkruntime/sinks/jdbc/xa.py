@@ -25,7 +25,7 @@ from sinkruntime.api import (
 )
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
-from sinkruntime.sinks.jdbc.database import Column, Pool, Session, connected
+from sinkruntime.sinks.jdbc.database import Column, Pool, Session, connected, named
 from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
 from sinkruntime.sinks.jdbc.names import Origin, origin_of
 from sinkruntime.sinks.jdbc.prepared import PreparedTransactions, check_limit, xid_of, xid_prefix
@@ -51,9 +51,11 @@ class XaWriter(SinkWriter):
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        session = self._session or self._begin()
+        if batch.num_rows:
+            with named(self._stage.database):
+                self._write(batch, self._session or self._begin())
+
+    def _write(self, batch: pa.RecordBatch, session: Session) -> None:
         if self._reject is not None:
             self._rows += Sieve(session, self._write_piece).take(batch, 0, self._reject)
             return
@@ -69,10 +71,11 @@ class XaWriter(SinkWriter):
     def prepare_commit(self, checkpoint: int) -> Committable | None:
         if self._session is None:
             return None
-        if self._load is not None:
-            self._load.finish()
-        self._may_be_prepared = True
-        self._transactions.prepare(self._session, self._xid)
+        with named(self._stage.database):
+            if self._load is not None:
+                self._load.finish()
+            self._may_be_prepared = True
+            self._transactions.prepare(self._session, self._xid)
         self._session.close()  # MySQL lets nobody else commit it before
         return {"xid": self._xid, "rows": self._rows}
 
@@ -91,7 +94,7 @@ class XaWriter(SinkWriter):
     def _begin(self) -> Session:
         session = self._session = connected(self._stage.database)
         limit = self._transactions.limit(session)
-        check_limit(limit, self._context.lineage.subtasks, self._transactions.setting)
+        check_limit(limit, self._context.lineage.subtasks, self._context.pending_max, self._transactions.setting)
         self._roll_back_former_attempts(session)
         self._columns = self._stage.target_columns(session, self._context.schema)
         self._transactions.begin(session, self._xid)
@@ -202,6 +205,7 @@ class XaEvidenceCommitter(SinkAggregatedCommitter):
     """Moves the evidence when all writers' transactions are committed, and removes their rows of proof."""
 
     def __init__(self, stage: TableStage, identity: SinkIdentity) -> None:
+        self._post_sql = stage.options.post_sql
         self._pool = Pool(stage.database)
         self._evidence = Evidence(stage.database, stage.schema, identity)
 
@@ -230,6 +234,8 @@ class XaEvidenceCommitter(SinkAggregatedCommitter):
             message = f"{len(missing)} writers' transactions are not committed, first {min(missing)}"
             request.reply(Answer.RETRY_LATER, "WritersNotCommitted", message)
             return
+        for statement in self._post_sql:
+            session.run(statement)
         self._evidence.move(session, request.previous, request.lineage.checkpoint)
         self._evidence.prune_writers(session, request.lineage.checkpoint)
         request.reply(Answer.COMMITTED)

@@ -107,8 +107,10 @@ def options(**values: Any) -> Options:
         ({"deleteWhen": "op = 'D'"}, "go together"),
         ({"write": "changes", "key": ["k"], "deleteWhen": "a < b"}, "cannot read the condition"),
         ({"mode": "xa", "url": "sqlite:///x"}, "sqlite has none"),
-        ({"mode": "xa", "write": "upsert", "key": ["k"]}, "`mode: xa` supports `write: insert`"),
-        ({"mode": "xa", "postSql": ["x"]}, "`postSql` needs one transaction"),
+        (
+            {"mode": "xa", "write": "upsert", "key": ["k"]},
+            "a later checkpoint with the same key would wait for our own",
+        ),
         ({"url": "sqlite:///x.db", "table": "other.t"}, "sqlite knows no schema"),
     ],
 )
