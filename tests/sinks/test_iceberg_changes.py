@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.typedef import Record
 
 from sinkruntime.api import Answer, Distribution, Lineage, Sink
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.iceberg import changes
+from sinkruntime.sinks.iceberg import catalog, changes
 from tests.sinks import harness
 from tests.sinks.harness import Staged, commit
 from tests.sinks.iceberg_places import Place, sql_place
@@ -82,7 +85,7 @@ def visible(place: Place) -> list[tuple[Any, ...]]:
     for sequence, file in entries:
         if file.equality_ids:
             continue
-        mine = [item for item in deletes if item[0] > sequence and item[1] == file.partition]
+        mine = [item for item in deletes if item[0] > sequence and item[1] in (file.partition, Record())]
         seen += [
             tuple(row.values())
             for row in rows_of(file.file_path)
@@ -210,6 +213,43 @@ def test_a_key_without_a_value_is_refused(place: Place) -> None:
 def test_a_table_partitioned_by_what_is_not_in_the_key_is_refused(tmp_path: Path) -> None:
     sink = sql_place(tmp_path, more=OPTIONS | {"partitionBy": ["name"]}).sink()
     with pytest.raises(TargetError, match=r"options\.key: PartitionOutsideKey: the table is partitioned by `name`"):
+        sink.prepare_target(CHANGES)
+
+
+def partition_anew(table: Table, buckets: int) -> None:
+    with table.update_spec() as update:
+        update.add_field("id", BucketTransform(buckets), f"id_{buckets}")
+
+
+def test_deletes_reach_rows_of_the_time_before_a_table_was_partitioned(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(catalog, "TABLE_AGE_SECONDS", 0)
+    sink = place.sink()
+    sink.prepare_target(CHANGES)
+    batches = [[change(number, "old") for number in range(1, 6)]]
+    commit(sink, put(sink, 1, batches[0]))
+    partition_anew(place.load(), 3)
+    sink.prepare_target(CHANGES)
+    for checkpoint in (2, 3):
+        batches.append([change(checkpoint, "new"), change(checkpoint + 1, None, op="D")])
+        assert commit(sink, put(sink, checkpoint, batches[-1]), checkpoint - 1).answers() == {Answer.COMMITTED}
+        assert visible(place) == expected(batches)
+
+
+def test_a_table_whose_older_rows_deletes_would_not_reach_is_refused(tmp_path: Path) -> None:
+    place = sql_place(tmp_path, more={**OPTIONS, "partitionBy": ["bucket(2, id)"]})
+    sink = place.sink()
+    sink.prepare_target(CHANGES)
+    batches = [[change(number, "old") for number in range(1, 6)], [change(1, "new")]]
+    commit(sink, put(sink, 1, batches[0]))
+    staged = put(sink, 2, batches[1])
+    partition_anew(place.load(), 7)
+    late = commit(sink, staged, 1)
+    assert late.answers() == {Answer.REFUSED}
+    assert late.aggregated[0].reason == "UnsupportedTableFeature"
+    assert visible(place) == expected(batches[:1])
+    with pytest.raises(TargetError, match="partitioned otherwise before"):
         sink.prepare_target(CHANGES)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import NestedField
+from pyiceberg.types import LongType, NestedField
 
 from sinkruntime.api import Answer, Distribution, Lineage, Sink
 from sinkruntime.errors import TargetError
@@ -134,6 +134,44 @@ def test_transforms_of_columns_are_those_of_single_values(
             expected = [one(value) for value in values]
             field = PartitionField(source_id=1, field_id=1000, transform=transform, name="p")
             assert partitions.transformed(batch, field, schema).to_pylist() == expected, text
+
+
+def test_appends_that_wait_while_the_table_is_partitioned_otherwise_land_as_they_were_staged(tmp_path: Path) -> None:
+    place, sink = wide_place(tmp_path, partitionBy=["name"])
+    staged = put(sink, 1, wide_rows(20))
+    with place.load().update_spec() as update:
+        update.remove_field("name")
+        update.add_field("id", parse_transform("bucket[4]"), "id_4")
+    assert commit(sink, staged).answers() == {Answer.COMMITTED}
+    assert commit(sink, put(sink, 2, wide_rows(20)), 1).answers() == {Answer.COMMITTED}
+    assert Counter(row["id"] for row in content(place)) == Counter([row["id"] for row in wide_rows(20)] * 2)
+
+
+def test_columns_that_others_rename_or_drop_before_the_commit_never_mix(tmp_path: Path) -> None:
+    place = sql_place(tmp_path)
+    place.make()
+    sink = place.sink()
+    staged = stage(sink, 1, ROWS)
+    with place.load().update_schema() as update:
+        update.rename_column("name", "title")
+    with place.load().update_schema() as update:
+        update.add_column("name", LongType())
+    assert commit(sink, staged).answers() == {Answer.COMMITTED}
+    found = place.load().scan().to_arrow().to_pylist()
+    assert Counter((row["id"], row["title"]) for row in found) == Counter(ROWS)
+    assert {row["name"] for row in found} == {None}
+
+
+def test_a_table_that_wants_other_files_by_the_time_of_the_commit_is_held_by_name(tmp_path: Path) -> None:
+    place = sql_place(tmp_path)
+    place.make()
+    sink = place.sink()
+    staged = stage(sink, 1, ROWS)
+    with place.load().transaction() as others:
+        others.set_properties({"write.format.default": "orc"})
+    refused = commit(sink, staged)
+    assert refused.answers() == {Answer.REFUSED}
+    assert refused.aggregated[0].reason == "UnsupportedTableFeature"
 
 
 def test_overwrite_partitions_replaces_what_it_writes_to_and_nothing_else(tmp_path: Path) -> None:

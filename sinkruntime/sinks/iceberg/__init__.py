@@ -6,15 +6,17 @@ table proves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from sinkruntime.api import (
+    Committable,
     Distribution,
     Evidence,
     Guarantee,
+    Lineage,
     Offer,
     RunOn,
     Sink,
@@ -27,6 +29,7 @@ from sinkruntime.sinks.iceberg import catalog, evidence, target
 from sinkruntime.sinks.iceberg.changes import ChangesWriter
 from sinkruntime.sinks.iceberg.committer import IcebergCommitter
 from sinkruntime.sinks.iceberg.distribution import spread
+from sinkruntime.sinks.iceberg.maintenance import maintain
 from sinkruntime.sinks.iceberg.options import DistributionMode, Options
 from sinkruntime.sinks.iceberg.writer import IcebergWriter
 
@@ -48,7 +51,8 @@ class IcebergSink(Sink):
 
     @classmethod
     def default_run_on(cls, options: Any) -> RunOn:
-        return RunOn.DRIVER if options.catalog.is_local else RunOn.OPERATOR
+        rewrites = options.maintenance.rewrite_every is not None  # reads rows: no work for a process of all jobs
+        return RunOn.DRIVER if options.catalog.is_local or rewrites else RunOn.OPERATOR
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         return (ChangesWriter if self.options.keyed else IcebergWriter)(self.options, context)
@@ -83,6 +87,9 @@ class IcebergSink(Sink):
     def prepare_target(self, schema: pa.Schema) -> None:
         """Create or evolve the table where that is wanted; compare its columns with those of the rows."""
         target.prepare(self.options, schema)
+
+    def post_commit(self, checkpoint: int, committables: Sequence[tuple[Lineage, Committable]]) -> None:
+        maintain(self.options, self.identity, checkpoint)
 
     def _table(self) -> Any:
         """The table; None: it is missing, and will be created."""

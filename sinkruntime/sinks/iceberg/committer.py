@@ -182,6 +182,10 @@ class IcebergCommitter(SinkAggregatedCommitter):
                 message = f"table {self._options.table} is another one than was written to (uuid {mine})"
                 request.reply(Answer.REFUSED, "TargetReplaced", message)
                 return False
+        if not contents.deletes_reach(table, request.committable["parts"]):
+            message = f"table {self._options.table} is partitioned otherwise now: deletes would not reach all rows"
+            request.reply(Answer.REFUSED, "UnsupportedTableFeature", message)
+            return False
         lost = sweep.missing(table, request.committable["parts"])
         if lost:
             message = f"{len(lost)} staged files are gone, first {lost[0]}"

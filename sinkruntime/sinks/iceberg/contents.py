@@ -15,7 +15,6 @@ from sinkruntime.sinks.iceberg.replacement import replace_partitions
 from sinkruntime.sinks.iceberg.snapshot import Content, Draft
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Operation
 
@@ -38,7 +37,10 @@ def content_of(
     """The snapshot that these committables make."""
     from pyiceberg.table.snapshots import Operation
 
-    added = [item for part in parts for item in data_files(part, table)]
+    made = files.DataFiles(table.metadata)
+    added = [
+        made.make(item, part["folder"], item.get("spec", part["spec"])) for part in parts for item in part["files"]
+    ]
     if options.write is Write.OVERWRITE_PARTITIONS and added:
         kept, removed = replace_partitions(draft, table, options.branch, added)
         return Content(added=added, kept=kept, removed=removed), Operation.OVERWRITE
@@ -51,6 +53,15 @@ def proved(content: Content, summary: Mapping[str, str], properties: Mapping[str
     return replace(content, summary=summary, properties=properties)
 
 
-def data_files(part: Mapping[str, Any], table: Table) -> list[DataFile]:
-    """The files of one committable."""
-    return [files.data_file_of(item, part["folder"], part["spec"], table.metadata) for item in part["files"]]
+def deletes_reach(table: Table, parts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether staged deletes reach rows of every partitioning that the table knows by now."""
+    metadata = table.metadata
+    if len(metadata.partition_specs) == 1:
+        return True
+    specs = {
+        item.get("spec", part["spec"])
+        for part in parts
+        for item in part["files"]
+        if item.get("content", files.DATA) != files.DATA
+    }
+    return not any(metadata.specs()[spec].fields for spec in specs)

@@ -37,8 +37,21 @@ def item_of(name: str, size_bytes: int, statistics: Mapping[str, Any]) -> Item:
     return item
 
 
-def data_file_of(item: Item, folder: str, spec_id: int, metadata: TableMetadata) -> DataFile:
-    """The file as pyiceberg writes it into a manifest."""
+class DataFiles:
+    """Makes `DataFile`s of items, as pyiceberg writes them into manifests; looks a partitioning up once for all."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._metadata = metadata
+        self._kinds: dict[int, list[Any]] = {}
+
+    def make(self, item: Item, folder: str, spec_id: int) -> DataFile:
+        """The file that the item tells of."""
+        if spec_id not in self._kinds:
+            self._kinds[spec_id] = _partition_kinds(spec_id, self._metadata)
+        return _data_file(item, folder, spec_id, self._kinds[spec_id])
+
+
+def _data_file(item: Item, folder: str, spec_id: int, kinds: Sequence[Any]) -> DataFile:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
     counts: dict[str, Any] = {
@@ -52,7 +65,7 @@ def data_file_of(item: Item, folder: str, spec_id: int, metadata: TableMetadata)
         content=DataFileContent(item.get("content", DATA)),
         file_path=f"{folder}/{item['name']}",
         file_format=FileFormat.PARQUET,
-        partition=partition_record(item.get("partition", ()), spec_id, metadata),
+        partition=_partition_record(item.get("partition", ()), kinds),
         record_count=item["rows"],
         file_size_in_bytes=item["size"],
         split_offsets=item.get("splits"),
@@ -77,12 +90,11 @@ def partition_values(values: Sequence[Any], spec_id: int, metadata: TableMetadat
     ]
 
 
-def partition_record(texts: Sequence[str | None], spec_id: int, metadata: TableMetadata) -> Any:
+def _partition_record(texts: Sequence[str | None], kinds: Sequence[Any]) -> Any:
     """The values of `partition_values`, as they stand in a manifest."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.typedef import Record
 
-    kinds = _partition_kinds(spec_id, metadata)
     values = [
         None if text is None else from_bytes(kind, base64.b64decode(text))
         for text, kind in zip(texts, kinds, strict=True)

@@ -22,29 +22,28 @@ class Paths(Protocol):
     def new_path(self, name: str) -> str: ...
 
 
-def write_added(paths: Paths, table: Table, added: Sequence[DataFile]) -> list[ManifestFile]:
-    """Manifests that add the files."""
+def write_added(
+    paths: Paths, table: Table, added: Sequence[DataFile], sequence: int | None = None
+) -> list[ManifestFile]:
+    """Manifests that add the files; `sequence`: that of their rows, None: the snapshot's."""
     groups: dict[tuple[int, bool], list[DataFile]] = {}
     for item in added:
         groups.setdefault((item.spec_id, int(item.content) != 0), []).append(item)
-    return [
-        write_group(paths, table, f"m{number}", spec_id, deletes, group)
-        for number, ((spec_id, deletes), group) in enumerate(groups.items())
-    ]
+    return [_write_group(paths, table, f"m{number}", group, sequence) for number, group in enumerate(groups.values())]
 
 
-def write_group(
-    paths: Paths, table: Table, name: str, spec_id: int, deletes: bool, group: Sequence[DataFile]
+def _write_group(
+    paths: Paths, table: Table, name: str, group: Sequence[DataFile], sequence: int | None
 ) -> ManifestFile:
     """One manifest of files of one spec and content."""
     from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 
-    with open_writer(paths, table, name, spec_id, deletes) as writer:
+    with open_writer(paths, table, name, group[0].spec_id, int(group[0].content) != 0) as writer:
         for item in group:
             entry = ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
                 snapshot_id=paths.snapshot_id,
-                sequence_number=None,
+                sequence_number=sequence,
                 file_sequence_number=None,
                 data_file=item,
             )

@@ -17,6 +17,8 @@ EPOCH = "sinkjob.epoch"
 CHECKPOINT = "sinkjob.checkpoint"
 #: Where one snapshot holds several checkpoints: the first of them.
 FIRST_CHECKPOINT = "sinkjob.first-checkpoint"
+#: In snapshots that maintenance made: what it did. They hold no evidence.
+UPKEEP = "sinkjob.upkeep"
 
 _STEM = re.compile(r"(\d{12})-(\d+)")
 
@@ -39,6 +41,11 @@ def stage_folder(data_location: str, identity: SinkIdentity, checkpoint: int, ep
 def metadata_folder(identity: SinkIdentity, checkpoint: int, epoch: int) -> str:
     """Where manifests of a checkpoint lie, below the table's metadata location."""
     return f"sinkjob-{owner_digest(identity)}/{checkpoint:012d}-{epoch}"
+
+
+def upkeep_folder(identity: SinkIdentity) -> str:
+    """Where maintenance writes, below the table's data and metadata locations; never a checkpoint's folder."""
+    return f"sinkjob-{owner_digest(identity)}/upkeep"
 
 
 def origin_of(folder: str) -> tuple[int, int] | None:

@@ -16,13 +16,17 @@ from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_valida
 from pydantic_core import PydanticCustomError
 
 from sinkruntime.sinks.iceberg.transforms import Term, parse_order
-from sinkruntime.spec.base import OptionsModel, Scalars, Text, UniqueItems, spark_text
-from sinkruntime.spec.quantities import Size
+from sinkruntime.spec.base import OptionsModel, PositiveDuration, Scalars, Text, UniqueItems, spark_text
+from sinkruntime.spec.quantities import Duration, Size
 from sinkruntime.tables.changes import CONDITIONS, Changes, Condition
 
 #: Catalog types that are proved by tests; the others are passed to pyiceberg as they are.
 PROVED = ("rest", "sql")
 MAIN = "main"
+#: What Iceberg's own `remove_orphan_files` demands, too.
+ORPHAN_AGE_MIN = Duration.parse("24h")
+#: A rewrite that was given up this long ago is one that nobody goes on with.
+TIME_LIMIT_MAX = Duration.parse("10m")
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///")
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
@@ -97,6 +101,50 @@ class Catalog(OptionsModel):
         return self.model_copy(update=update)
 
 
+class Maintenance(OptionsModel):
+    """What is done to the table after commits; nothing by default."""
+
+    rewrite_every: int | None = Field(
+        default=None, ge=1, description="Rewrite small files, with their deletes applied, after every n-th checkpoint."
+    )
+    merge_manifests_every: int | None = Field(
+        default=None, ge=1, description="Look whether manifests have piled up, after every n-th checkpoint."
+    )
+    manifests_min: int = Field(
+        default=100,
+        ge=2,
+        description="So many small manifests are merged; Iceberg's `commit.manifest.min-count-to-merge`.",
+    )
+    expire_every: int | None = Field(default=None, ge=1, description="Expire snapshots after every n-th checkpoint.")
+    expire_age: PositiveDuration = Field(
+        default=Duration.parse("120h"), description="Snapshots that are younger stay; Iceberg's five days."
+    )
+    keep_snapshots: int = Field(
+        default=1, ge=1, description="So many of a branch's newest snapshots stay, however old they are."
+    )
+    orphans_every: int | None = Field(
+        default=None, ge=1, description="Remove files that no snapshot refers to after every n-th checkpoint."
+    )
+    orphan_age: PositiveDuration = Field(
+        default=Duration.parse("72h"), description="Files that are younger stay; at least `24h`. Iceberg's three days."
+    )
+    time_limit: PositiveDuration = Field(
+        default=Duration.parse("30s"),
+        description="What is not begun by then waits for the next turn; at most `10m`, and below `commit.timeout`.",
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.orphan_age < ORPHAN_AGE_MIN:
+            message = "`orphanAge`: {age} is too short, others may still be writing; expected at least {least}"
+            context = {"age": str(self.orphan_age), "least": str(ORPHAN_AGE_MIN)}
+            raise PydanticCustomError("orphan_age", message, context)
+        if self.time_limit > TIME_LIMIT_MAX:
+            message = "`timeLimit`: {limit} is too long; expected at most {most}"
+            raise PydanticCustomError("limit", message, {"limit": str(self.time_limit), "most": str(TIME_LIMIT_MAX)})
+        return self
+
+
 class Options(OptionsModel):
     """Options of the `iceberg` sink."""
 
@@ -150,6 +198,8 @@ class Options(OptionsModel):
         le=1_000_000,
         description="Of checkpoints without rows in succession, each so many-th makes a snapshot that proves it.",
     )
+
+    maintenance: Maintenance = Field(default=Maintenance(), description="What is done after commits.")
 
     @property
     def keyed(self) -> bool:

@@ -38,7 +38,7 @@ class ParquetFile:
     def __init__(self, io: Any, location: str, schema: pa.Schema, metadata: TableMetadata, part: Part) -> None:
         self._output = io.new_output(location)
         self._io = io
-        self._location = location
+        self.location = location
         self._schema = schema
         self._metadata = metadata
         self._ice = part.schema
@@ -92,7 +92,7 @@ class ParquetFile:
             stats_columns=compute_statistics_plan(self._ice, self._metadata.properties),
             parquet_column_mapping=parquet_path_to_id_mapping(self._ice),
         )
-        item = item_of(self._location.rpartition("/")[2], size_bytes, statistics.to_serialized_dict())
+        item = item_of(self.location.rpartition("/")[2], size_bytes, statistics.to_serialized_dict())
         if self._order is not None and self._order.fields and self._groups == 1:
             item["order"] = self._order.order_id  # each group is sorted; the file, only if it has one
         return item
@@ -106,7 +106,7 @@ class ParquetFile:
         with contextlib.suppress(OSError, pa.ArrowInvalid):
             self._stream.close()
         with contextlib.suppress(FileNotFoundError):
-            self._io.delete(self._location)
+            self._io.delete(self.location)
 
     def _begin(self) -> None:
         import pyarrow.parquet

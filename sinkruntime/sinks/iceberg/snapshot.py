@@ -1,8 +1,8 @@
 """A new snapshot of a table: its manifests and manifest list are written, and the catalog is asked to accept it.
 
-Used by the committer. The catalog accepts it only if table and branch are exactly as in the metadata that the committer
-looked at: requirements of the one request, never a check before it. pyiceberg's own transactions are not used, because
-they move a stale commit onto the new head by themselves.
+Used by the committer, and by what maintains the table. The catalog accepts it only if table and branch are exactly as
+in the metadata that was looked at: requirements of the one request, never a check before it. pyiceberg's own
+transactions are not used, because they move a stale commit onto the new head by themselves.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ class Unknown(Exception):
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a snapshot changes. `added`: data and delete files; `kept`: manifests of the parent that stay, None: all;
-    `removed`: data files that are gone with the others (for the summary)."""
+    `removed`: data files that are gone with the others (for the summary); `sequence`: the sequence number of rows that
+    are added but are not new, None: the snapshot's own."""
 
     added: Sequence[DataFile] = ()
     kept: Sequence[ManifestFile] | None = None
     removed: Sequence[DataFile] = ()
+    sequence: int | None = None
     summary: Mapping[str, str] = field(default_factory=dict)
     #: Keys of the table's properties; the values get the snapshot's id and sequence number.
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -107,10 +109,10 @@ class Draft:
 
         metadata, io = self._table.metadata, self._table.io
         parent = head_of(metadata, self._branch)
-        added = write_added(self, self._table, content.added)
+        added = write_added(self, self._table, content.added, content.sequence)
         kept = content.kept
         if kept is None:
-            kept = [] if parent is None else parent.manifests(io)
+            kept = [] if parent is None else [item for item in parent.manifests(io) if _has_files(item)]
         codec: Any = metadata.properties.get("write.avro.compression-codec", "gzip")
         path = self.new_path(f"snap-{self.snapshot_id}")
         with write_manifest_list(
@@ -132,8 +134,13 @@ class Draft:
         )
 
 
-def _summary(table: Table, parent: Snapshot | None, content: Content, operation: Operation) -> Any:
-    from pyiceberg.table.snapshots import SnapshotSummaryCollector, Summary, update_snapshot_summaries
+def _has_files(manifest: ManifestFile) -> bool:
+    """Whether any of its files is left; counts that are not given may be any."""
+    return manifest.added_files_count != 0 or manifest.existing_files_count != 0
+
+
+def _summary(table: Table, parent: Snapshot | None, content: Content, operation: Any) -> Any:
+    from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 
     metadata = table.metadata
     limit = int(metadata.properties.get("write.summary.partition-limit", 0))
@@ -143,8 +150,9 @@ def _summary(table: Table, parent: Snapshot | None, content: Content, operation:
         collector.add_file(added, schema, specs[added.spec_id])
     for removed in content.removed:
         collector.remove_file(removed, schema, specs[removed.spec_id])
-    summary = Summary(operation, **{**collector.build(), **content.summary})
-    return update_snapshot_summaries(summary, None if parent is None else parent.summary)
+    counted = Summary(Operation.OVERWRITE, **collector.build())  # pyiceberg counts no other snapshots that replace
+    totals = update_snapshot_summaries(counted, None if parent is None else parent.summary)
+    return Summary(operation, **{**totals.additional_properties, **content.summary})
 
 
 def send(table: Table, requirements: Sequence[Any], updates: Sequence[Any]) -> None:

@@ -19,7 +19,9 @@ from sinkruntime.sinks.iceberg.parquet import ParquetFile, Part
 from sinkruntime.tables import schemas
 
 if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 #: What all open files of a task may hold unencoded.
 BUFFERED_BYTES_MAX = 256 * 1024**2
@@ -36,6 +38,7 @@ class TableWriter:
         self._io = table.io
         self._ice = table.metadata.schema()
         self._spec = table.metadata.spec()
+        self._delete_spec = delete_spec(table.metadata)
         self.schema = columns.arrow_schema(self._ice)
         schemas.check(rows, self.schema)
         check_partitions(options, table)
@@ -47,8 +50,7 @@ class TableWriter:
         self._open: OrderedDict[tuple[Any, ...], ParquetFile] = OrderedDict()
         self._made: list[ParquetFile] = []
         self._items: list[files.Item] = []
-        wanted = table.metadata.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES)
-        self._file_bytes = options.target_file_size.bytes if options.target_file_size else int(wanted)
+        self._file_bytes = file_bytes(options, table)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows of the table."""
@@ -60,7 +62,7 @@ class TableWriter:
         self._put(files.EQUALITY_DELETES, keys)
 
     def _put(self, content: int, batch: pa.RecordBatch) -> None:
-        for values, part in partitions.split(batch, self._spec, self._ice):
+        for values, part in partitions.split(batch, self._spec_of(content), self._ice):
             file = self._file((content, *values), batch.schema)
             file.write(part)
             if file.size_bytes >= self._file_bytes:
@@ -113,13 +115,19 @@ class TableWriter:
         item = self._open[key].finish()
         del self._open[key]
         content, *values = key
+        spec = self._spec_of(content).spec_id
         if content != files.DATA:
             item["content"], item["equality"] = content, self._key_ids
+        if spec != self._spec.spec_id:
+            item["spec"] = spec
         if values:
-            item["partition"] = files.partition_values(values, self._spec.spec_id, self._metadata)
+            item["partition"] = files.partition_values(values, spec, self._metadata)
         self._items.append(item)
         self._context.count("files")
         self._context.count("bytes", item["size"])
+
+    def _spec_of(self, content: int) -> PartitionSpec:
+        return self._spec if content == files.DATA else self._delete_spec
 
     def _bound_buffers(self) -> None:
         """Encode the largest buffers until all together are small enough."""
@@ -127,11 +135,29 @@ class TableWriter:
             max(self._open.values(), key=lambda file: file.buffered_bytes).encode()
 
 
+def file_bytes(options: Options, table: Table) -> int:
+    """The size at which a file is closed."""
+    if options.target_file_size:
+        return options.target_file_size.bytes
+    return int(table.metadata.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES))
+
+
+def delete_spec(metadata: TableMetadata) -> PartitionSpec:
+    """How deletes are partitioned: as rows are; or not at all, where former rows are partitioned otherwise and the
+    table knows such a spec: then they reach all rows."""
+    whole = [spec for spec in metadata.partition_specs if not spec.fields]
+    return whole[0] if whole and len(metadata.partition_specs) > 1 else metadata.spec()
+
+
 def check_partitions(options: Options, table: Table) -> None:
     """Deletes reach one partition only, so rows of one key must not be able to lie in two."""
     if not options.keyed:
         return
     metadata = table.metadata
+    if len(metadata.partition_specs) > 1 and delete_spec(metadata).fields:
+        message = "the table was partitioned otherwise before: deletes would not reach its older rows"
+        advice = "write its rows into a new table"
+        raise TargetError("UnsupportedTableFeature", message, path="options.table", advice=advice)
     for field in metadata.spec().fields:
         source = metadata.schema().find_column_name(field.source_id)
         if source not in options.key and str(field.transform) != "void":
