@@ -1,7 +1,7 @@
-"""Programs that our sinks are measured against and that the project does not need: dlt, PostgreSQL's JDBC driver.
+"""What our sinks are measured against and the project does not need: dlt, ADBC, PostgreSQL's JDBC driver.
 
 The suite `transactional` uses them. They come from PyPI and Maven when they are first asked for, into the cache of the
-tests; dlt lives in a Python environment of its own, as a child that does one load for each line that it reads.
+tests; dlt and ADBC live in a Python environment of their own, as a child that does one load for each line it reads.
 """
 
 from __future__ import annotations
@@ -24,16 +24,27 @@ DLT_PACKAGES = (
 LISTING = Path(__file__).with_name("postgresql_jar.txt")
 STOP_TIMEOUT_SECONDS = 20.0
 
-#: Loads by Arrow tables, and by files that are taken as they are; as many loaders as Spark has cores here.
-_DLT = """
+_CHILD = """
 import json, os, sys, time
 folder, url, workers = sys.argv[1:]
 os.environ |= {
     "RUNTIME__DLTHUB_TELEMETRY": "false", "RUNTIME__LOG_LEVEL": "ERROR", "DLT_DATA_DIR": folder,
     "LOAD__WORKERS": workers, "LOAD__RAISE_ON_FAILED_JOBS": "true", "RESTORE_FROM_DESTINATION": "false",
 }
+import adbc_driver_postgresql.dbapi
 import dlt
+import pyarrow as pa
 import pyarrow.parquet as pq
+
+def adbc(number, files, batch_rows):
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    batches = table.to_batches(max_chunksize=batch_rows)
+    begun = time.perf_counter()
+    with adbc_driver_postgresql.dbapi.connect(url) as connection:
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest("t", pa.RecordBatchReader.from_batches(table.schema, batches), mode="append")
+        connection.commit()
+    return time.perf_counter() - begun
 
 def load(number, files, dataset, whole):
     @dlt.resource(name="t", write_disposition="append", file_format="parquet", columns=pq.read_schema(files[0]))
@@ -53,45 +64,52 @@ def load(number, files, dataset, whole):
 
 for number, line in enumerate(sys.stdin):
     try:
-        answer = load(number, **json.loads(line))
+        request = json.loads(line)
+        answer = (adbc if "batch_rows" in request else load)(number, **request)
     except BaseException as error:
         answer = f"{type(error).__name__}: {error}"
     print("ANSWER " + json.dumps(answer), flush=True)
 """
 
 
-class Dlt:
-    """dlt, loading Parquet files into PostgreSQL by its ADBC path."""
+class Loaders:
+    """dlt and ADBC, loading Parquet files into one database of PostgreSQL."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def load(self, source: Path, dataset: str, *, whole: bool) -> float:
-        """Seconds that one pipeline takes to append the rows to the table `t` of a schema, which it makes.
+    def dlt(self, source: Path, dataset: str, *, whole: bool) -> float:
+        """Seconds that a pipeline of dlt takes to append the rows to the table `t` of a schema, which it makes.
 
-        `whole`: the files are handed over as they are, and no row passes through dlt before it loads them.
+        dlt hands Parquet files of its own to ADBC. `whole`: it hands over these as they are, and reads no row itself.
         """
+        return self._ask({"files": _files(source), "dataset": dataset, "whole": whole})
+
+    def adbc(self, source: Path, batch_rows: int) -> float:
+        """Seconds that one connection of ADBC takes to append the rows to `t`, from Arrow batches in memory."""
+        return self._ask({"files": _files(source), "batch_rows": batch_rows})
+
+    def _ask(self, request: dict[str, object]) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        files = [str(file) for file in sorted(source.glob("*.parquet"))]
-        self._process.stdin.write(json.dumps({"files": files, "dataset": dataset, "whole": whole}) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith("ANSWER "):
                 answer = json.loads(line.removeprefix("ANSWER "))
                 if isinstance(answer, float):
                     return answer
-                raise RuntimeError(f"dlt: {answer}")
-        raise RuntimeError("dlt has ended")
+                raise RuntimeError(f"a rival failed: {answer}")
+        raise RuntimeError("the rivals' process has ended")
 
 
 @contextmanager
-def dlt(folder: Path, url: str, workers: int) -> Iterator[Dlt]:
-    """A child that loads into one database; what it keeps is below `folder`. Raises ProgramMissingError."""
-    command = [str(locate_environment("dlt", DLT_PACKAGES)), "-c", _DLT, str(folder), url, str(workers)]
+def loaders(folder: Path, url: str, workers: int) -> Iterator[Loaders]:
+    """A child that loads, dlt by so many workers; what it keeps is below `folder`. Raises ProgramMissingError."""
+    command = [str(locate_environment("dlt", DLT_PACKAGES)), "-c", _CHILD, str(folder), url, str(workers)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
-        yield Dlt(process)
+        yield Loaders(process)
     finally:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -102,6 +120,10 @@ def dlt(folder: Path, url: str, workers: int) -> Iterator[Dlt]:
             process.kill()
             process.wait(STOP_TIMEOUT_SECONDS)
         process.stdout.close()
+
+
+def _files(source: Path) -> list[str]:
+    return [str(file) for file in sorted(source.glob("*.parquet"))]
 
 
 def locate_jdbc_driver() -> Path:

@@ -11,11 +11,12 @@ from benchmarks.tables import Make, run_in_one_spark
 from benchmarks.transactional_commits import XaCommits
 from benchmarks.transactional_jdbc import JdbcInsert
 from benchmarks.transactional_kafka import KafkaWrite
+from benchmarks.transactional_load import JdbcLoad
 from benchmarks.transactional_upsert import JdbcUpsert
 
 #: By name; a further sink adds its class here.
 SINKS: Mapping[str, Make] = {
-    measurement.name: measurement for measurement in (JdbcInsert, JdbcUpsert, XaCommits, KafkaWrite)
+    measurement.name: measurement for measurement in (JdbcInsert, JdbcUpsert, JdbcLoad, XaCommits, KafkaWrite)
 }
 NAMES = tuple(SINKS)
 

@@ -62,7 +62,7 @@ class JdbcInsert:
         self._rows = max(1, int(ROWS * scale))
         pipelines = folder / "dlt"
         pipelines.mkdir()
-        self._dlt = stack.enter_context(rivals.dlt(pipelines, self._server.url(DATABASE), CLIENTS))
+        self._rivals = stack.enter_context(rivals.loaders(pipelines, self._server.url(DATABASE), CLIENTS))
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -102,7 +102,7 @@ class JdbcInsert:
         if name == "spark":
             return self._spark()
         if name.startswith("dlt"):
-            return self._dlt.load(self._source, DLT_SCHEMA, whole=name == "dlt-files")
+            return self._rivals.dlt(self._source, DLT_SCHEMA, whole=name == "dlt-files")
         return self._ours(name)
 
     def _copy(self) -> float:
