@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 TABLES = {"lake": "db.lake", "lines": "db.lines"}
+EXPORT_SECONDS_MAX = 1800
 SQL = f"SELECT {', '.join(COLUMNS)} FROM t".replace(" at,", " unix_micros(at) AS at,")
 
 
@@ -39,7 +40,8 @@ class IcebergBench(Cuts):
         sql = {"type": "sql", "uri": "sqlite:///out/catalog.db", "warehouse": "./out/warehouse"}
         rest = {"type": "rest", "uri": f"http://{self.proxy.listen}"}
         lake = {"catalog": sql, "partitionBy": ["label", "bucket(2, id)"], "distributionMode": "hash"}
-        lines = {"catalog": rest, "targetFileSize": "1KiB", "sortBy": ["id desc"]}
+        size = "32MiB" if self.bulk else "1KiB"
+        lines = {"catalog": rest, "targetFileSize": size, "sortBy": ["id desc"]}
         sinks: list[dict[str, Any]] = [
             {"name": "lake", "options": lake},
             {"name": "lines", "options": lines, "select": list(reversed(COLUMNS)), "commit": {"runOn": "Operator"}},
@@ -70,6 +72,13 @@ class IcebergBench(Cuts):
             rows = Counter(tuple(row.get(column) for column in COLUMNS) for row in seen)
             if rows != expected:
                 yield f"Spark sees other rows in {name}"
+
+    def export(self, sink: str, out: Path) -> None:
+        table = self._table(sink)
+        if table is None:
+            return  # all rows are missing
+        question = f"INSERT OVERWRITE DIRECTORY '{out}' USING parquet SELECT {', '.join(COLUMNS)} FROM t"
+        iceberg_spark.ask((table.metadata_location, question), timeout_seconds=EXPORT_SECONDS_MAX)
 
     def _table(self, sink: str) -> Table | None:
         from pyiceberg.catalog import load_catalog

@@ -25,14 +25,14 @@ def locate() -> str:
     return str(jar)
 
 
-def ask(*questions: tuple[str, str]) -> list[list[dict[str, Any]]]:
+def ask(*questions: tuple[str, str], timeout_seconds: int = TIMEOUT_SECONDS) -> list[list[dict[str, Any]]]:
     """The rows of each question: a table's metadata file, and SQL over the view `t`. Values as JSON has them."""
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.servers.iceberg_spark", locate()]
     environment = os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     made = subprocess.run(
         command, input=json.dumps(questions), cwd=root, env=environment, capture_output=True, text=True,
-        timeout=TIMEOUT_SECONDS, check=False,
+        timeout=timeout_seconds, check=False,
     )  # fmt: skip
     lines = [line for line in made.stdout.splitlines() if line.startswith(MARK)]
     if made.returncode or not lines:

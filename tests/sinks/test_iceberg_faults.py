@@ -78,12 +78,6 @@ def test_two_committers_of_one_checkpoint_commit_it_once_by_rest(iceberg_rest: I
     race(place, RACES)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(900)
-def test_a_thousand_races_commit_each_checkpoint_once(place: Place) -> None:
-    race(place, 1_000)
-
-
 def test_the_loser_of_a_race_leaves_no_metadata_files(place: Place) -> None:
     race(place, 5)
     assert place.orphan_manifests() == set()
