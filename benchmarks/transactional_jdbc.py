@@ -31,7 +31,8 @@ DLT_SCHEMA = "by_dlt"
 
 def start_server(stack: ExitStack) -> PostgreSQLServer:
     """PostgreSQL with an empty database `DATABASE`, which keeps what it has said to be committed."""
-    server = stack.enter_context(postgresql.serve(settings={"fsync": "on", "max_wal_size": "4GB"}))
+    settings = {"fsync": "on", "max_wal_size": "4GB", "shared_buffers": "512MB"}
+    server = stack.enter_context(postgresql.serve(settings=settings))
     server.make_database(DATABASE)
     return server
 
