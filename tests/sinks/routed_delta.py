@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from sinkruntime.api import Sink
 from sinkruntime.sinks.delta import DeltaSink
 from sinkruntime.sinks.delta.options import Options
@@ -31,9 +33,11 @@ class RoutedPlace:
     def options(self, **more: Any) -> Options:
         return Options.model_validate({"path": f"{self.folder}/{self.template}", **more})
 
-    def sink(self, ledger_id: str = LEDGER, sink: str = "lake", **more: Any) -> Sink:
+    def sink(
+        self, ledger_id: str = LEDGER, sink: str = "lake", schema: pa.Schema = harness.SCHEMA, **more: Any
+    ) -> Sink:
         made = DeltaSink(self.options(**more), harness.identity(ledger_id, sink))
-        made.prepare_target(harness.SCHEMA)
+        made.prepare_target(schema)
         return made
 
     def names(self) -> list[str]:

@@ -47,6 +47,13 @@ class ChangesWriter(IcebergWriter):
             self._drain(end=True)
             super().flush(end_of_input)
 
+    def buffered_bytes(self) -> int:
+        return self._bytes + super().buffered_bytes()
+
+    def spill(self) -> None:
+        self._drain(end=False)
+        super().spill()
+
     def _drain(self, end: bool) -> None:
         """Write what is known to be the last change of its key: all but the greatest key, unless no more comes."""
         if not self._rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sinkruntime.api import Answer, CommitRequest, Committable, Lineage, SinkAggregatedCommitter, SinkIdentity
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 20
 
 Attempt = Callable[["Table", list[CommitRequest]], None]
+Connect = Callable[[], "Catalog"]
 
 
 class IcebergCommitter(SinkAggregatedCommitter):
     """Commits to one table."""
 
-    def __init__(self, options: Options, identity: SinkIdentity) -> None:
+    def __init__(self, options: Options, identity: SinkIdentity, connect: Connect | None = None) -> None:
+        """`connect`: a catalog to use instead of one of its own; `close` would close it."""
         self._options = options
         self._identity = identity
+        self._connect = connect or partial(catalog.open_catalog, options)
         self._catalog: Catalog | None = None
 
     def open(self) -> None:
@@ -58,6 +62,11 @@ class IcebergCommitter(SinkAggregatedCommitter):
         for request in requests:
             if request.answer is None:
                 request.reply(Answer.RETRY_LATER, "Waiting", "an earlier checkpoint is not committed")
+
+    def look(self, request: CommitRequest) -> None:
+        """Answer what keeps it from being committed, or that it is; changes nothing."""
+        with answering([request], Answer.RETRY_LATER):
+            self._acceptable(self._load(), [request])
 
     def probe(self, requests: Sequence[CommitRequest]) -> None:
         with answering(requests, Answer.UNKNOWN):
@@ -142,6 +151,7 @@ class IcebergCommitter(SinkAggregatedCommitter):
         if len(requests) > 1:
             summary[naming.FIRST_CHECKPOINT] = str(requests[0].lineage.checkpoint)
         properties = {naming.marker_property(self._identity): evidence.marker_text(marker, self._options.branch)}
+        properties |= requests[-1].committable.get("properties", {})  # what the book of a routed sink says
         parts = [part for request in requests for part in request.committable["parts"]]
         try:
             content, operation = contents.content_of(self._options, draft, table, parts)
@@ -224,7 +234,7 @@ class IcebergCommitter(SinkAggregatedCommitter):
 
     def _load(self) -> Table:
         if self._catalog is None:
-            self._catalog = catalog.open_catalog(self._options)
+            self._catalog = self._connect()
         return catalog.load_table(self._catalog, self._options, self._options.table)
 
     def _marker(self, table: Table) -> evidence.Marker:

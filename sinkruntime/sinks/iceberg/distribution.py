@@ -28,7 +28,10 @@ def spread(options: Options, table: Table | None) -> Distribution | None:
 
 
 def _terms(options: Options) -> tuple[list[Term], list[Term]]:
-    return [Term.parse(text) for text in options.partition_by], [parse_order(text)[0] for text in options.sort_by]
+    routing = () if options.template is None else options.template.fields
+    partitions = [Term("identity", None, name) for name in routing]
+    partitions += [Term.parse(text) for text in options.partition_by]
+    return partitions, [parse_order(text)[0] for text in options.sort_by]
 
 
 def _of(table: Table) -> tuple[list[Term], list[Term]]:

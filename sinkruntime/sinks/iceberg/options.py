@@ -19,6 +19,7 @@ from sinkruntime.sinks.iceberg.transforms import Term, parse_order
 from sinkruntime.spec.base import OptionsModel, PositiveDuration, Scalars, Text, UniqueItems, spark_text
 from sinkruntime.spec.quantities import Duration, Size
 from sinkruntime.tables.changes import CONDITIONS, Changes, Condition
+from sinkruntime.tables.template import Template
 
 #: Catalog types that are proved by tests; the others are passed to pyiceberg as they are.
 PROVED = ("rest", "sql")
@@ -149,7 +150,12 @@ class Options(OptionsModel):
     """Options of the `iceberg` sink."""
 
     catalog: Catalog = Field(description="Where the table is registered.")
-    table: Text = Field(description="`namespace.table`.")
+    table: Text = Field(
+        description="`namespace.table`; with `${field}` in it each row goes to the table that its value names."
+    )
+    max_tables: int = Field(
+        default=100, ge=1, le=1_000, description="With `${field}`: tables that one task writes to in a checkpoint."
+    )
     write: Write = Field(
         default=Write.APPEND,
         description="`append`; `overwritePartitions`: the partitions that a checkpoint writes to are replaced; "
@@ -163,7 +169,8 @@ class Options(OptionsModel):
     delete_when: Text | None = Field(default=None, description=f"`changes`: which rows delete: {CONDITIONS}.")
     omit: UniqueItems[Text] = Field(
         default=(),
-        description="`upsert`, `changes`: columns that order or mark changes, and are not written to the table.",
+        description="Columns that are not written to the table: with `upsert` and `changes` those that order or mark "
+        "changes, with `${field}` in `table` those that route.",
     )
     branch: Text = Field(default=MAIN, description="Branch that is written to; made from `main` if it is not there.")
     partition_by: UniqueItems[Text] = Field(
@@ -202,6 +209,20 @@ class Options(OptionsModel):
     maintenance: Maintenance = Field(default=Maintenance(), description="What is done after commits.")
 
     @property
+    def template(self) -> Template | None:
+        """`table`, where it names many."""
+        return Template.parse(self.table) if "${" in self.table else None
+
+    @property
+    def rejects_rows(self) -> bool:
+        """Single rows are turned down where their table cannot be named."""
+        return self.template is not None
+
+    def for_table(self, name: str) -> Options:
+        """With one table instead of many."""
+        return self.model_copy(update={"table": name, "omit": self.omit if self.keyed else ()})
+
+    @property
     def keyed(self) -> bool:
         """Whether rows replace others: deletes are written, and each checkpoint needs a snapshot of its own."""
         return self.write in (Write.UPSERT, Write.CHANGES)
@@ -214,11 +235,8 @@ class Options(OptionsModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if "${" in self.table:
-            raise PydanticCustomError(
-                "routing", "`table`: rows cannot be routed by `${field}`; expected the name of one table"
-            )
-        if not _TABLE.fullmatch(self.table):
+        self._check_route()
+        if not _TABLE.fullmatch(self.table if self.template is None else self.template.example):
             message = "`table`: `{table}` is not a name with a namespace; expected `namespace.table`"
             raise PydanticCustomError("table", message, {"table": self.table})
         self._check_changes()
@@ -234,6 +252,17 @@ class Options(OptionsModel):
                 _readable(name, item, read)
         return self
 
+    def _check_route(self) -> None:
+        if "${" not in self.table:
+            return
+        _readable("table", self.table, Template.parse)
+        if "${" in self.table.partition(".")[0]:
+            message = "`table`: `{table}` begins with a field; expected a namespace first, where the book is kept"
+            raise PydanticCustomError("routing", message, {"table": self.table})
+        if self.catalog.type not in PROVED:
+            message = "`table`: rows are routed with `rest` and `sql` catalogs, not with `{type}`"
+            raise PydanticCustomError("routing", message, {"type": self.catalog.type.value})
+
     def _check_changes(self) -> None:
         if self.keyed and not self.key:
             raise PydanticCustomError("key", "`write: {write}` needs `key`", {"write": self.write.value})
@@ -241,7 +270,9 @@ class Options(OptionsModel):
             raise PydanticCustomError("delete_when", "`deleteWhen` and `write: changes` belong together")
         if self.delete_when is not None:
             _readable("deleteWhen", self.delete_when, Condition.parse)
-        for name, given in {"key": self.key, "orderBy": self.order_by, "omit": self.omit}.items():
+        routing = () if self.template is None else self.template.fields
+        omit = tuple(name for name in self.omit if name not in routing)
+        for name, given in {"key": self.key, "orderBy": self.order_by, "omit": omit}.items():
             if given and not self.keyed:
                 message = "`{name}` belongs to `write: upsert` and `write: changes`"
                 raise PydanticCustomError("keyed_only", message, {"name": name})

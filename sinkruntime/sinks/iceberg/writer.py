@@ -73,6 +73,13 @@ class TableWriter:
         for values in list(self._open):
             self._finish(values)
 
+    def open_files(self) -> int:
+        return len(self._open)
+
+    def buffered_bytes(self) -> int:
+        """What its open files hold unencoded."""
+        return sum(file.buffered_bytes for file in self._open.values())
+
     def committable(self) -> Committable | None:
         """What was staged; None: nothing."""
         self.flush()
@@ -131,7 +138,7 @@ class TableWriter:
 
     def _bound_buffers(self) -> None:
         """Encode the largest buffers until all together are small enough."""
-        while sum(file.buffered_bytes for file in self._open.values()) > BUFFERED_BYTES_MAX:
+        while self.buffered_bytes() > BUFFERED_BYTES_MAX:
             max(self._open.values(), key=lambda file: file.buffered_bytes).encode()
 
 
@@ -181,6 +188,16 @@ class IcebergWriter(SinkWriter):
         self._writer.write(batch)
 
     def flush(self, end_of_input: bool) -> None:
+        self._writer.flush()
+
+    def open_files(self) -> int:
+        """Of a routed sink: what this table holds of all that its task may hold open; `spill` closes them early."""
+        return self._writer.open_files()
+
+    def buffered_bytes(self) -> int:
+        return self._writer.buffered_bytes()
+
+    def spill(self) -> None:
         self._writer.flush()
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
