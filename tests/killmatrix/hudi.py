@@ -21,7 +21,10 @@ class HudiBench(Bench):
         self._known: dict[str, Rows] = {"lake": Counter(), "lines": Counter()}
 
     def sinks(self) -> list[dict[str, Any]]:
-        lake = {"table": "lake", "recordKey": ["id"], "partitionBy": ["label"], "hiveStyle": True, "maxOpenFiles": 3}
+        lake: dict[str, Any] = {"table": "lake", "recordKey": ["id"], "partitionBy": ["label"], "hiveStyle": True}
+        if self.bulk:
+            return [self._sink("lake", lake)]
+        lake["maxOpenFiles"] = 3
         return [self._sink("lake", lake), self._sink("lines", {"table": "lines"}, commit={"runOn": "Operator"})]
 
     def _sink(self, name: str, options: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -39,8 +42,11 @@ class HudiBench(Bench):
         self._known[sink] = by_spark
         return by_spark
 
+    def export(self, sink: str, out: Path) -> None:
+        self._readers[0].export(str(self.folder / "out" / sink), out, COLUMNS)
+
     def leftovers(self, ledger_id: str) -> Iterator[str]:
-        for sink in self._known:
+        for sink in (sink["name"] for sink in self.sinks()):
             root = self.folder / "out" / sink
             hoodie = root / ".hoodie"
             private = hoodie / ".sinkjob"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.killmatrix.bench import Bench
@@ -23,12 +24,14 @@ class PaimonBench(Bench):
         self._known: dict[str, Rows] = {}
 
     def sinks(self) -> list[dict[str, Any]]:
-        lake = {"table": "db.lake", "partitionBy": ["label"], "maxOpenFiles": 3}
+        lake = {"table": "db.lake", "partitionBy": ["label"], "maxOpenFiles": 100 if self.bulk else 3}
         lines = {"table": "db.lines", "targetFileSize": "1KiB"}
         sinks: list[dict[str, Any]] = [
             {"name": "lake", "options": lake},
             {"name": "lines", "options": lines, "select": list(reversed(COLUMNS)), "commit": {"runOn": "Operator"}},
         ]
+        if self.bulk:
+            del sinks[1:]
         for sink in sinks:
             sink |= {"type": "paimon", "guarantee": "ExactlyOnce"}
             sink["options"]["catalog"] = {"warehouse": WAREHOUSE}
@@ -62,8 +65,11 @@ class PaimonBench(Bench):
                 if missing or extra:
                     yield f"sink {sink}, read by Paimon in Java: {missing} rows missing, {extra} extra"
 
+    def export(self, sink: str, out: Path) -> None:
+        self._peer.export(self.folder / WAREHOUSE, f"db.{sink}", out)
+
     def leftovers(self, ledger_id: str) -> Iterator[str]:
-        for sink in ("lake", "lines"):
+        for sink in (sink["name"] for sink in self.sinks()):
             for name in sorted(self._peer.leftovers(self.folder / WAREHOUSE, f"db.{sink}")):
                 yield f"db.{sink}: {name}"
 

@@ -8,7 +8,7 @@ each kind for the session; what runs without pytest, as the kill matrix does, ca
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ session = (
     .config("spark.kryo.registrator", "org.apache.spark.HoodieSparkKryoRegistrar")
     .config("spark.sql.extensions", "org.apache.spark.sql.hudi.HoodieSparkSessionExtension")
     .config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
     .config("spark.driver.memory", "700m")
@@ -71,7 +72,11 @@ def read(uri, options):
     write = options.pop("sinkjob.write", None)
     if write:
         session.sql(write).write.format("hudi").options(**options).mode("append").save(uri)
+    out, columns = options.pop("sinkjob.export", None), options.pop("sinkjob.columns", "")
     frame = session.read.format("hudi").options(**({} if write else options)).load(uri)
+    if out:
+        frame.select(*columns.split(",")).write.mode("append").parquet(out)
+        return pa.table({})
     return pa.Table.from_batches(frame._collect_as_arrow(), pa.schema(to_arrow(frame.schema)))
 def to_arrow(schema):
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -104,6 +109,10 @@ class HudiReader:
             raise RuntimeError(answer)
         with pa.OSFile(str(self._out), "rb") as source:
             return pa.ipc.open_file(source).read_all()
+
+    def export(self, uri: str, out: Path, columns: Sequence[str]) -> None:
+        """Write these columns of all rows as Parquet into the folder `out`. Spark only."""
+        self.table(uri, {"sinkjob.export": str(out), "sinkjob.columns": ",".join(columns)})
 
     def rows(self, uri: str, options: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """The same as dictionaries."""

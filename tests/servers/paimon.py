@@ -37,6 +37,10 @@ class PaimonPeer:
         found: list[dict[str, Any]] = self.call("rows", warehouse=str(warehouse), table=table)
         return found
 
+    def export(self, warehouse: Path, table: str, out: Path) -> None:
+        """Write all rows that a reader sees as Parquet into the folder `out`."""
+        self.call("export", warehouse=str(warehouse), table=table, out=str(out))
+
     def leftovers(self, warehouse: Path, table: str) -> set[str]:
         """Files of a table that no snapshot needs: markers, temporary files, data files and manifests of nobody."""
         database, _, name = table.partition(".")

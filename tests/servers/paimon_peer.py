@@ -22,6 +22,16 @@ def rows(warehouse: str, table: str) -> Any:
     return builder.new_read().to_arrow(splits).to_pylist() if splits else []
 
 
+def export(warehouse: str, table: str, out: str) -> None:
+    """All rows as Parquet, a file for each split."""
+    import pyarrow.parquet as pq
+
+    builder = CatalogFactory.create({"warehouse": warehouse}).get_table(table).new_read_builder()
+    read = builder.new_read()
+    for number, split in enumerate(builder.new_scan().plan().splits()):
+        pq.write_table(read.to_arrow([split]), f"{out}/{number}.parquet")
+
+
 def referenced(warehouse: str, table: str) -> Any:
     """Every file that some snapshot needs, relative to the table."""
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
@@ -80,7 +90,7 @@ def buckets(kinds: list[str], records: str, count: int) -> Any:
     return found
 
 
-CALLS: dict[str, Any] = {call.__name__: call for call in (rows, referenced, create, append, buckets)}
+CALLS: dict[str, Any] = {call.__name__: call for call in (rows, export, referenced, create, append, buckets)}
 
 
 def main() -> None:
