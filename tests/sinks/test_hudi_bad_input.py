@@ -14,6 +14,7 @@ from sinkruntime.api import RunOn, Sink
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.hudi import HudiSink
 from sinkruntime.sinks.hudi.options import Options
+from sinkruntime.sinks.hudi.schemas import avro
 from tests.sinks import harness
 from tests.sinks.harness import SCHEMA, commit, stage
 
@@ -103,6 +104,7 @@ def test_other_columns_than_the_table_has_are_refused(
         ("hoodie.populate.meta.fields", "false"),
         ("hoodie.table.metadata.partitions", "files"),
         ("hoodie.table.cdc.enabled", "true"),
+        ("hoodie.bootstrap.base.path", "/elsewhere"),
         ("hoodie.datasource.write.drop.partition.columns", "true"),
         ("hoodie.partition.metafile.use.base.format", "true"),
         ("hoodie.table.multiple.base.file.formats.enable", "true"),
@@ -113,6 +115,26 @@ def test_tables_of_another_kind_are_refused_by_name(tmp_path: Path, key: str, va
     edit(tmp_path, key, value)
     with pytest.raises(TargetError, match=f"options.path: UnsupportedTable: {key} is {value}"):
         make(tmp_path).prepare_target(SCHEMA)
+
+
+def test_a_table_whose_columns_another_action_tells_is_taken_by_them(tmp_path: Path) -> None:
+    """The first write of a table can be an insert overwrite, a `replacecommit`; its `name` must have a value."""
+    sink = make(tmp_path, recordKey=["id"])
+    sink.prepare_target(SCHEMA)
+    for path in (tmp_path / ".hoodie").glob("2*"):
+        path.unlink()
+    has = json.loads(avro(SCHEMA, "flights"))
+    has["fields"][1]["type"] = "string"
+    path = tmp_path / ".hoodie" / "20260101000000000.replacecommit"
+    path.write_text(json.dumps({"extraMetadata": {"schema": json.dumps(has)}}))
+    with pytest.raises(TargetError, match="SchemaMismatch: column `name`: the table requires a value, the rows may"):
+        sink.prepare_target(SCHEMA)
+    sink.prepare_target(pa.schema([SCHEMA.field(0), SCHEMA.field(1).with_nullable(False)]))
+    with pytest.raises(TargetError, match="was not made by `write: upsert`"):
+        make(tmp_path, **UPSERT).prepare_target(SCHEMA)
+    path.write_text("{}")
+    with pytest.raises(TargetError, match=r"UnsupportedTable: .*\.replacecommit does not tell"):
+        sink.prepare_target(SCHEMA)
 
 
 @pytest.mark.parametrize(

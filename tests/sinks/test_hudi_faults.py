@@ -170,7 +170,7 @@ def test_a_committer_that_sleeps_through_a_fence_lands_only_if_the_fence_said_so
         assert not list(place.root.glob("*.parquet"))
 
 
-@pytest.mark.parametrize("races", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("races", [25, pytest.param(1_000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1800)])])
 def test_two_committers_of_one_checkpoint_race_and_one_commit_lands(place: Place, races: int) -> None:
     """They hold what two epochs staged: only one is decided, and even so no two could land."""
     sink = prepared(place)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
-import zlib
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import ManifestError, TargetError
 from sinkruntime.sinks.hudi import HudiSink
 from sinkruntime.sinks.hudi.options import Options
+from sinkruntime.sinks.hudi.schemas import avro
+from sinkruntime.sinks.hudi.timeline import next_instant
 from tests.servers.hudi_reader import HudiReader
 from tests.sinks import harness
 from tests.sinks.harness import LEDGER, commit
@@ -32,6 +36,9 @@ FIELDS: dict[str, pa.DataType] = {
 SCHEMA = pa.schema(FIELDS)
 BUCKETS = 3
 LABELS = (None, "a", "b/c")
+BY_LABEL: Any = [("label", "ascending"), ("n", "ascending")]
+#: Of a stream of changes.
+CHECKPOINTS = 10
 
 
 def upserting(path: Path, ledger_id: str = LEDGER, sink: str = "lake", **more: Any) -> HudiSink:
@@ -53,20 +60,28 @@ def upserting(path: Path, ledger_id: str = LEDGER, sink: str = "lake", **more: A
 
 
 def stage(sink: HudiSink, checkpoint: int, rows: Iterable[dict[str, Any]]) -> harness.Staged:
+    return stage_table(sink, checkpoint, pa.Table.from_pylist(list(rows), schema=SCHEMA), 50)
+
+
+def stage_table(sink: HudiSink, checkpoint: int, rows: pa.Table, batch_rows: int = 10_000) -> harness.Staged:
     """As Spark distributes them: a task for each bucket, its rows sorted by partition."""
-    tasks: list[list[dict[str, Any]]] = [[] for _ in range(BUCKETS)]
-    for row in rows:
-        tasks[zlib.crc32(str(row["id"]).encode()) % BUCKETS].append(row)
+    order = pc.sort_indices(rows.select(["label"]).append_column("n", numbers(rows)), sort_keys=BY_LABEL)
+    rows = rows.take(order)
+    buckets = rows.column("id").fill_null(0).to_numpy() % BUCKETS
     items = []
-    for subtask, some in enumerate(tasks):
-        some.sort(key=lambda row: (row["label"] is not None, row["label"] or ""))
+    for subtask in range(BUCKETS):
         lineage = Lineage(checkpoint, 1, subtask, BUCKETS, 0)
         writer = sink.create_writer(harness.writer_context(sink, lineage, SCHEMA))
         writer.open()
-        for start in range(0, len(some), 50):
-            writer.write(pa.RecordBatch.from_pylist(some[start : start + 50], schema=SCHEMA))
+        mine = rows.filter(pa.array(buckets == subtask)).combine_chunks()
+        for batch in mine.to_batches(max_chunksize=batch_rows):
+            writer.write(batch)
         items.append((lineage, harness.finish(sink, writer, checkpoint)))
     return harness.Staged(checkpoint, 1, tuple(items))
+
+
+def numbers(rows: pa.Table) -> Any:
+    return pa.array(range(rows.num_rows), pa.int64())
 
 
 def change(chance: random.Random, number: int) -> dict[str, Any]:
@@ -79,14 +94,25 @@ def change(chance: random.Random, number: int) -> dict[str, Any]:
     }
 
 
-def reference(batches: list[list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
+def changes(rows: int) -> pa.Table:
+    """So many changes of a fourth as many keys, 5 % of them deletes; `ts` is out of order, in and across checkpoints,
+    and not unique."""
+    with duckdb.connect() as connection:
+        return connection.sql(
+            "SELECT (hash(i) % $keys)::BIGINT AS id, ['a', 'b/c', NULL][(1 + id % 3)::INTEGER] AS label,"
+            " i + (hash(i, 'ts') % 100000)::BIGINT AS ts, if(hash(i, 'op') % 20 = 0, 'D', 'U') AS op,"
+            " 'text ' || i AS text FROM range($rows) AS numbers(i)",
+            params={"keys": rows // 4, "rows": rows},
+        ).to_arrow_table().cast(SCHEMA)  # fmt: skip
+
+
+def reference(batches: Iterable[pa.Table]) -> list[tuple[Any, ...]]:
     """What DuckDB makes of the changes: checkpoint by checkpoint, the highest order of a key counts, of equal ones the
     later row; a deletion leaves nothing behind."""
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE t(id BIGINT, label VARCHAR, ts BIGINT, op VARCHAR, text VARCHAR)")
         for rows in batches:
-            arrived = pa.Table.from_pylist(rows, schema=SCHEMA).append_column("n", pa.array(range(len(rows))))
-            connection.register("arrived", arrived)
+            connection.register("arrived", rows.append_column("n", numbers(rows)))
             connection.execute(
                 "CREATE OR REPLACE TABLE t AS SELECT id, label, ts, op, text FROM ("
                 " SELECT *, row_number() OVER (PARTITION BY id, label ORDER BY ts DESC, n DESC) AS rank FROM ("
@@ -98,7 +124,8 @@ def reference(batches: list[list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
 
 
 def seen(reader: HudiReader, path: Path) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row[name] for name in SCHEMA.names) for row in reader.rows(str(path))), key=repr)
+    columns = reader.table(str(path)).select(SCHEMA.names).to_pydict()
+    return sorted(zip(*columns.values(), strict=True), key=repr)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -111,6 +138,18 @@ def test_the_final_state_equals_the_reference(tmp_path: Path, hudi_reader: HudiR
         made = commit(sink, stage(sink, number, rows), last)
         assert made.answers() == {Answer.COMMITTED}, made.reasons()
         last = number if made.aggregated[0].evidence else last
+    assert seen(hudi_reader, tmp_path) == reference(pa.Table.from_pylist(rows, schema=SCHEMA) for rows in batches)
+
+
+@pytest.mark.parametrize(
+    "rows", [10_000, pytest.param(1_000_000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1800)])]
+)
+def test_a_stream_of_changes_ends_as_in_a_database(tmp_path: Path, hudi_reader: HudiReader, rows: int) -> None:
+    stream, sink = changes(rows), upserting(tmp_path)
+    size = rows // CHECKPOINTS
+    batches = [stream.slice(start, size) for start in range(0, rows, size)]
+    for number, batch in enumerate(batches, start=1):
+        assert commit(sink, stage_table(sink, number, batch), number - 1).answers() == {Answer.COMMITTED}
     assert seen(hudi_reader, tmp_path) == reference(batches)
 
 
@@ -157,6 +196,25 @@ def test_another_sink_that_has_written_is_seen(tmp_path: Path) -> None:
     staged = stage(sink, 1, [row])
     commit(other, stage(other, 1, [row]))
     assert commit(sink, staged).reasons() == {"StaleBase"}
+
+
+@pytest.mark.parametrize("action", ["commit", "replacecommit"])
+def test_a_writer_that_knows_no_buckets_spoils_the_table(tmp_path: Path, action: str) -> None:
+    """Hudi's own upsert (commit) or clustering (replacecommit), between two checkpoints or two runs."""
+    row = {"id": 1, "label": "a", "ts": 1, "op": "U", "text": "x"}
+    sink = upserting(tmp_path)
+    assert commit(sink, stage(sink, 1, [row])).answers() == {Answer.COMMITTED}
+    instant = next_instant(time.time() + 60, "")
+    path = tmp_path / ".hoodie" / f"{instant}.{action}"
+    path.write_text(json.dumps({"extraMetadata": {"schema": avro(SCHEMA, "flights")}}))
+    said = f"ConcurrentWriter: another writer has written to the table: a {action} at instant {instant}"
+    with pytest.raises(TargetError, match=said):
+        stage(sink, 2, [row])
+    with pytest.raises(TargetError, match=said):
+        upserting(tmp_path)
+    path.rename(path.with_suffix(".clean"))
+    later = stage(upserting(tmp_path), 2, [row])
+    assert commit(sink, later, 1).answers() == {Answer.COMMITTED}
 
 
 def test_as_many_tasks_as_buckets_are_demanded(tmp_path: Path) -> None:

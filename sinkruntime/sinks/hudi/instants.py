@@ -21,6 +21,7 @@ from sinkruntime.sinks.hudi.timeline import (
     commit_path,
     owner_of_pending,
     pending_paths,
+    read_extra,
 )
 from sinkruntime.storage.base import Standing
 
@@ -47,6 +48,15 @@ class Instants:
                 message = f"another writer has begun a {action} at instant {instant}, and has not completed it"
                 advice = "let it end, or roll it back with Hudi's own tools; this sink shares a table with no other"
                 raise TargetError("ConcurrentWriter", message, path="options.path", advice=advice)
+
+    def refuse_foreign_writes(self, timeline: Timeline) -> None:
+        """Raises `TargetError` (`ConcurrentWriter`) where the last write was none of ours. A record of a table with
+        buckets has its place by its key; Hudi's own upserts, and its clustering, put it elsewhere."""
+        last = timeline.writes[0] if timeline.has_records else ""
+        if last and LEDGER not in read_extra(self._table, timeline.path_of(last)):
+            message = f"another writer has written to the table: a {timeline.completed[last]} at instant {last}"
+            advice = "only sinkjob may write to a table of `write: upsert`, also between runs; make the table anew"
+            raise TargetError("ConcurrentWriter", message, path="options.path", advice=advice)
 
     def take_back(self, instant: str) -> None:
         """Remove the files of an instant that has begun, if it is ours and not completed."""

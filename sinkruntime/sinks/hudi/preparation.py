@@ -19,14 +19,19 @@ from sinkruntime.sinks.hudi.instants import Instants
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.place import Table
 from sinkruntime.sinks.hudi.schemas import avro, check_rows, check_table
-from sinkruntime.sinks.hudi.timeline import HOODIE, PRIVATE, Timeline, commit_path, pending_paths, read_extra
+from sinkruntime.sinks.hudi.timeline import (
+    FIRST_INSTANT,
+    HOODIE,
+    PRIVATE,
+    Timeline,
+    commit_path,
+    pending_paths,
+    read_extra,
+)
 
 PROPERTIES = f"{HOODIE}/hoodie.properties"
 TARGET = f"{PRIVATE}/target.json"
 FORMAT = 1
-#: The commit that tells a new table's columns. Every other instant is later, so that no file of an instant that is
-#: not completed is ever older than the timeline: readers would take it for archived, and show it.
-FIRST_INSTANT = "20000101000000000"
 
 _NOBODY = SinkIdentity("", "", "")
 #: What other values of these properties would need; an absent one has the first value.
@@ -38,6 +43,7 @@ _NEEDED = {
     "hoodie.populate.meta.fields": ("true", "only tables with Hudi's own columns are supported"),
     "hoodie.table.metadata.partitions": ("", "tables with a metadata table are not supported"),
     "hoodie.table.metadata.partitions.inflight": ("", "tables with a metadata table are not supported"),
+    "hoodie.bootstrap.base.path": ("", "bootstrapped tables are not supported"),
     "hoodie.table.cdc.enabled": ("false", "tables with change logs are not supported"),
     "hoodie.datasource.write.drop.partition.columns": ("false", "partition columns must stand in the files"),
     "hoodie.partition.metafile.use.base.format": ("false", "partition metadata in Parquet is not supported"),
@@ -65,12 +71,12 @@ def prepare(table: Table, options: Options, rows: pa.Schema) -> None:
         check_properties(metadata.parse_properties(document.data), options)
     timeline = Timeline.read(table)
     buckets = options.buckets if options.is_upsert else 0
-    if timeline.last_commit in ("", FIRST_INSTANT):
-        target = create_target(table, str(uuid.uuid4()), buckets)
-    else:
-        target = create_target(table, str(uuid.uuid4()), 0)
+    target = create_target(table, str(uuid.uuid4()), 0 if timeline.has_records else buckets)
     _check_buckets(target["buckets"], buckets)
-    Instants(table, _NOBODY).refuse_others(timeline)
+    instants = Instants(table, _NOBODY)
+    instants.refuse_others(timeline)
+    if options.is_upsert:
+        instants.refuse_foreign_writes(timeline)
     _schema(table, options, rows, timeline)
 
 
@@ -100,16 +106,15 @@ def _differences(found: Mapping[str, str], options: Options) -> Iterator[tuple[s
 
 
 def _schema(table: Table, options: Options, rows: pa.Schema, timeline: Timeline) -> None:
-    """The columns: those of the last commit, or, where there is none yet, of a first one that is made here."""
-    last = timeline.last_commit
-    if not last:
+    """The columns: those of the last write, or, where there is none yet, of a first one that is made here."""
+    if not timeline.writes:
         content = metadata.commit([], options.write.value.upper(), {"schema": avro(rows, options.table)})
         for path in (*pending_paths(FIRST_INSTANT), commit_path(FIRST_INSTANT)):
             table.add(path, content)
-        last = FIRST_INSTANT
-    known = read_extra(table, commit_path(last)).get("schema")
+    last = timeline.path_of(timeline.writes[0]) if timeline.writes else commit_path(FIRST_INSTANT)
+    known = read_extra(table, last).get("schema")
     if not known:
-        raise TargetError("UnsupportedTable", f"commit {last} does not tell the table's columns", path="options.path")
+        raise TargetError("UnsupportedTable", f"{last} does not tell the table's columns", path="options.path")
     check_table(rows, str(known), options.table, options.record_key)
 
 

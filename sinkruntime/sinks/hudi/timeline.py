@@ -25,8 +25,14 @@ LEDGER, SINK, JOB, CHECKPOINT, EPOCH = (
     f"sinkjob.{word}" for word in ("ledger", "sink", "job", "checkpoint", "epoch")
 )  # fmt: skip
 
+#: The commit that tells a new table's columns. Every other instant is later, so that no file of an instant that is
+#: not completed is ever older than the timeline: readers would take it for archived, and show it.
+FIRST_INSTANT = "20000101000000000"
+
 #: Completed actions that change no data.
 _HARMLESS = frozenset({"clean", "savepoint"})
+#: Completed actions that put no record anywhere.
+_NO_WRITE = _HARMLESS | {"rollback", "restore", "indexing"}
 _NAME = re.compile(r"(\d{17}|\d{14})\.(?:(\w+)(?:\.(requested|inflight))?)")
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
@@ -68,9 +74,18 @@ class Timeline:
         return max((at for at, action in self.completed.items() if action not in _HARMLESS), default="")
 
     @property
-    def last_commit(self) -> str:
-        """The last completed commit; "" when there is none."""
-        return max((at for at, action in self.completed.items() if action == "commit"), default="")
+    def writes(self) -> list[str]:
+        """The completed instants that put records somewhere, commits and others, the newest first."""
+        return sorted((at for at, action in self.completed.items() if action not in _NO_WRITE), reverse=True)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether somebody has written to the table since it was made."""
+        return self.writes not in ([], [FIRST_INSTANT])
+
+    def path_of(self, instant: str) -> str:
+        """The file that says what a completed instant did."""
+        return f"{HOODIE}/{instant}.{self.completed[instant]}"
 
     def shows(self, instant: str) -> bool:
         """Whether readers see files of this instant: it is completed, or older than the timeline."""

@@ -23,6 +23,7 @@ import pyarrow.parquet
 from sinkruntime.api import WriterContext
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.hudi.files import DataFile, named, with_meta
+from sinkruntime.sinks.hudi.instants import Instants
 from sinkruntime.sinks.hudi.keys import by_partition, record_keys
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.place import Table
@@ -112,6 +113,7 @@ class UpsertWriter(HudiWriter):
                 message = f"{at.subtasks} tasks write {self._options.buckets} buckets; they must be as many"
                 raise TargetError("BucketsDiffer", message, path="options.buckets")
             self._timeline = Timeline.read(self._table)
+            Instants(self._table, self._context.identity).refuse_foreign_writes(self._timeline)
             instant = self._begin(self._timeline).instant
             if instant <= self._timeline.last_change:
                 message = f"another writer has changed the table at {self._timeline.last_change}, after {instant}"
