@@ -25,7 +25,6 @@ def options(**given: Any) -> Options:
         ({"path": None}, "`path` is missing"),
         ({"path": "hdfs://host/x"}, "hdfs:// is not supported; expected a local path, or s3://bucket/prefix"),
         ({"path": "s3://bucket"}, "names no bucket and prefix"),
-        ({"path": "/data/${country}"}, "a field in it is not supported"),
         ({"catalog": "glue"}, "`catalog` is not supported: no catalog commits Delta tables here; give `path`"),
         ({"table": "a.b"}, "`table` is not supported"),
         ({"write": "merge"}, "Input should be 'append', 'complete' or 'upsert'"),
