@@ -1,4 +1,5 @@
-"""The suite `tables`: streaming appends into table formats, beside Spark's own streaming writers into the same catalog.
+"""The suite `tables`: streaming appends into table formats, beside Spark's own streaming writers into the same catalog;
+and what the committers of tables take.
 
 One Spark runs all of them; each measurement says what it needs when Spark starts. `docs/benchmarks.md` says how each
 figure is taken.
@@ -15,6 +16,7 @@ from typing import Protocol
 
 from benchmarks.figures import Measurement, run_suite
 from benchmarks.jobs import Bench
+from benchmarks.table_commits import delta_commits, iceberg_commits
 from benchmarks.tables_delta import DeltaAppend
 from benchmarks.tables_iceberg import IcebergAppend
 
@@ -34,7 +36,12 @@ class InOneSpark(Measurement, Protocol):
 Make = Callable[[ExitStack, Path, float], InOneSpark]
 
 #: By name; a further format adds its class here.
-FORMATS: Mapping[str, Make] = {"iceberg": IcebergAppend, "delta": DeltaAppend}
+FORMATS: Mapping[str, Make] = {
+    "iceberg": IcebergAppend,
+    "delta": DeltaAppend,
+    "iceberg-commits": iceberg_commits,
+    "delta-commits": delta_commits,
+}
 NAMES = tuple(FORMATS)
 
 
