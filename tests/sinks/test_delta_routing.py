@@ -18,7 +18,9 @@ from sinkruntime.sinks.delta.options import Options
 from tests.sinks import harness
 from tests.sinks.harness import LEDGER, Row, commit, stage
 from tests.sinks.routed_delta import RoutedPlace
-from tests.sinks.routing_faults import CHANGES, RoutedContract, RoutingFaults
+from tests.sinks.routing_faults import RoutingFaults
+from tests.sinks.routing_harness import CHANGES, RoutedContract
+from tests.sinks.routing_rows import RoutingRows
 from tests.sinks.test_delta import DeltaContract
 
 
@@ -51,7 +53,7 @@ class TestRouted(RoutedContract):
         place.drop_all()
 
 
-class TestFaults(RoutingFaults):
+class TestFaults(RoutingFaults, RoutingRows):
     prefix = "rows_"
     option = "options.path"
 

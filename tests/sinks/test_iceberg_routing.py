@@ -19,7 +19,9 @@ from tests.sinks import harness
 from tests.sinks.harness import LEDGER, Row, commit, stage
 from tests.sinks.iceberg_places import COLUMNS, Place
 from tests.sinks.routed_iceberg import RoutedPlace
-from tests.sinks.routing_faults import CHANGES, RoutedContract, RoutingFaults
+from tests.sinks.routing_faults import RoutingFaults
+from tests.sinks.routing_harness import CHANGES, RoutedContract
+from tests.sinks.routing_rows import RoutingRows
 from tests.sinks.test_iceberg import IcebergContract
 from tests.sinks.test_iceberg_changes import visible
 
@@ -53,7 +55,7 @@ class TestRouted(RoutedContract):
         place.drop_all()
 
 
-class TestFaults(RoutingFaults):
+class TestFaults(RoutingFaults, RoutingRows):
     prefix = "lake.rows_"
     option = "options.table"
 
