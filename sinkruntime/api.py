@@ -242,8 +242,8 @@ class CommitterBase(ABC):
         """Remove what undecided checkpoints of older epochs staged, by `garbage`. Called before the first batch of an
         epoch and again later; repeatable. Never touches what it was not told about."""
 
-    def clean(self, checkpoint: int, epoch: int) -> None:  # noqa: B027
-        """Remove the losing attempts' staged data of a checkpoint that is committed or aborted. Repeatable."""
+    def clean(self, checkpoint: int, epoch: int) -> Mapping[str, float] | None:  # noqa: B027
+        """Remove losing attempts' staged data of a checkpoint that is over. Repeatable. May return `SINK_GAUGES`."""
 
     def close(self) -> None:  # noqa: B027
         """Release everything."""

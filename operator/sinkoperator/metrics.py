@@ -43,6 +43,17 @@ _COUNTER_TEXTS = {
 }
 
 
+#: What committers gauge when they clean up, by the names that it has here.
+SINK_GAUGES = {
+    "prepared_transactions": "sinkjob_prepared_transactions",
+    "prepared_oldest_seconds": "sinkjob_prepared_oldest_age_seconds",
+}
+_SINK_GAUGE_TEXTS = {
+    "prepared_transactions": "Prepared transactions in the sink's database, anybody's, at its last clean-up.",
+    "prepared_oldest_seconds": "Age of the oldest of them then; 0 where the database does not tell.",
+}
+
+
 @dataclass(slots=True)
 class _Job:
     """What was last told of one job, so that sums over jobs stay right when it changes or goes."""
@@ -91,6 +102,9 @@ class OperatorMetrics:
         self._rows = counter("sinkjob_rows_committed", "Rows committed, as this replica has seen it.", SINK)
         self._counters = {
             name: counter(exported, _COUNTER_TEXTS[name], SINK) for name, exported in COORDINATOR_COUNTERS.items()
+        }
+        self._sink_gauges = {
+            name: gauge(exported, _SINK_GAUGE_TEXTS[name], SINK) for name, exported in SINK_GAUGES.items()
         }
         self._phase = gauge("sinkjob_phase", "Jobs of this replica by phase.", ("phase",))
         self._fenced = counter("sinkjob_fenced", "Drivers found to be overtaken by a newer one.")
@@ -206,7 +220,8 @@ class OperatorMetrics:
             for name, value in job.gauges.items():
                 self._gauges[name].labels("", "").dec(value)
             return
-        for series in (*self._gauges.values(), self._age, self._rows, *self._counters.values()):
+        others = (*self._counters.values(), *self._sink_gauges.values())
+        for series in (*self._gauges.values(), self._age, self._rows, *others):
             series.remove_by_labels({"namespace": key[0], "job": key[1]})
 
     def count(self) -> None:
@@ -215,11 +230,18 @@ class OperatorMetrics:
             job = self._jobs.setdefault(key, _Job())
             if job.counters is not metrics:
                 job.counters, job.counted = metrics, {}
+            self._gauge(key, metrics)
             for (name, sink), value in list(metrics.values.items()):
                 if name in self._counters:
                     rise = value - job.counted.get((name, sink), 0.0)
                     self._counters[name].labels(*self._labels(key), self._sink(sink)).inc(max(0.0, rise))
                     job.counted[name, sink] = value
+
+    def _gauge(self, key: Key, metrics: Metrics) -> None:
+        """Of databases that jobs share no sum would be right: without labels by job there are none."""
+        for (name, sink), value in list(metrics.values.items()):
+            if name in self._sink_gauges and self._per_job:
+                self._sink_gauges[name].labels(*key, sink).set(value)
 
     async def page(self) -> tuple[str, bytes]:
         """The page that Prometheus reads: its content type and text. Written in a thread, one at a time, because

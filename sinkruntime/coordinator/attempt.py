@@ -23,7 +23,7 @@ from sinkruntime.api import (
 )
 from sinkruntime.coordinator.handle import SinkHandle
 from sinkruntime.coordinator.runner import NotStarted, OutOfTime
-from sinkruntime.coordinator.settings import CommitSettings
+from sinkruntime.coordinator.settings import SINK_GAUGES, CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import COMMITTABLE_LOST, IN_DOUBT
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Written
@@ -61,11 +61,14 @@ class Work:
 class Attempt:
     """A round on one part."""
 
-    def __init__(self, work: Work, handle: SinkHandle, store: LedgerStore, settings: CommitSettings) -> None:
+    def __init__(
+        self, work: Work, handle: SinkHandle, store: LedgerStore, settings: CommitSettings, metrics: Metrics
+    ) -> None:
         self._work = work
         self._handle = handle
         self._store = store
         self._settings = settings
+        self._metrics = metrics
         self._timeout_seconds = settings.timeout_of(work.failures)
         self._done: set[int] = set(_indexes(work.part.done))
         # Of this round: the handle drops its own when a call hangs, perhaps one of another lane's.
@@ -238,7 +241,9 @@ class Attempt:
         for tier in self._tiers:
             try:
                 clean = partial(tier.clean, record.number, record.epoch)
-                await self._handle.call(clean, self._timeout_seconds, alone=True)
+                gauges = await self._handle.call(clean, self._timeout_seconds, alone=True) or {}
+                for name in SINK_GAUGES & gauges.keys():
+                    self._metrics.put(name, gauges[name], self._work.sink)
             except Exception as error:  # noqa: BLE001  (a sink may raise anything; it is tried again)
                 return self._outcome(OutcomeKind.UNKNOWN, "CleanFailed", _text(error))
         return self._outcome(OutcomeKind.CLEANED)

@@ -224,7 +224,7 @@ class Coordinator:
             message = f"revision {record.revision} of the manifest has no sink {effect.sink}"
             outcome = Outcome(effect.number, effect.sink, OutcomeKind.REFUSED, reason="UnknownSink", message=message)
         else:
-            outcome = await Attempt(work, handle, self._services.store, self._settings).run()
+            outcome = await Attempt(work, handle, self._services.store, self._settings, self._services.metrics).run()
         tell(record, outcome, failures)
         return self._judge(effect, outcome, work)
 

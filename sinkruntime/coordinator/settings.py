@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+#: What a committer may gauge when it cleans up (`CommitterBase.clean`); all else is not kept.
+SINK_GAUGES = frozenset({"prepared_transactions", "prepared_oldest_seconds"})
+
 
 @dataclass(frozen=True, slots=True)
 class CommitSettings:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
 
 from sinkruntime.api import Answer, Sink
-from sinkruntime.errors import ConfigurationError
+from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.jdbc.prepared import check_limit
 from tests.servers import postgresql
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES, SinkContract
-from tests.sinks.harness import LEDGER, Row, commit, stage
+from tests.sinks.harness import LEDGER, OTHER_LEDGER, Row, commit, stage
 from tests.sinks.jdbc_places import MariaDBPlace, Place, PostgreSQLPlace, make, visible
 
 pytestmark = pytest.mark.integration
+#: Less than its `lockTimeout`, and more than a busy machine takes.
+RESTART_SECONDS_MAX = 30.0
 XID = f"sinkjob_{LEDGER}_e4c8ee3f18d74d6e_1_1_0_0_0123456789ab"
 
 
@@ -56,6 +59,16 @@ class XaContract(SinkContract):
         commit(sink, pending, 1)
         assert self.read_visible(place) == Counter(ROWS + MORE)
 
+    def test_what_is_left_prepared_is_gauged_whoevers_it_is(self, sink: Any, place: Any) -> None:
+        stage(sink, 2, MORE)
+        stage(make(place, OTHER_LEDGER, mode="xa"), 1, MORE)
+        stage(sink, 1, ROWS)
+        committer = sink.create_committer()
+        gauges = committer.clean(1, 1)
+        committer.close()
+        assert gauges["prepared_transactions"] == 2
+        assert gauges["prepared_oldest_seconds"] >= 0
+
     def test_a_retry_rolls_back_its_own_lower_attempts_only(self, sink: Sink, place: Any) -> None:
         other = stage(sink, 2, MORE)
         stage(sink, 1, ROWS)
@@ -78,6 +91,25 @@ class XaContract(SinkContract):
         assert self.read_visible(place) == Counter(ROWS)
         assert place.query("SELECT count(*) FROM ~._sinkjob_writers") in ([(0,)], ((0,),))
 
+    def test_a_restart_prepares_the_table_without_waiting_for_its_own_transactions(
+        self, sink: Sink, place: Any
+    ) -> None:
+        """No DDL that our own prepared transaction keeps away: not of save modes, not of what the sink itself makes."""
+        table = place.options()["table"]
+        pre, post = f"CREATE TABLE {table}_log (what varchar(9))", f"INSERT INTO {table}_log VALUES ('after')"
+        sink = make(
+            place, mode="xa", lockTimeout="60s", dataSaveMode="Drop", preSql=[pre], postSql=[post], sink="other"
+        )
+        sink.prepare_target(harness.SCHEMA)
+        staged = stage(sink, 1, ROWS, MORE)
+        started = time.monotonic()
+        sink.prepare_target(harness.SCHEMA)
+        assert time.monotonic() - started < RESTART_SECONDS_MAX, "it waited for a lock"
+        assert commit(sink, staged).answers() == {Answer.COMMITTED}
+        assert commit(sink, staged, may_have_landed=True).answers() <= YES
+        assert self.read_visible(place) == Counter(ROWS + MORE)
+        assert [tuple(row) for row in place.query("SELECT what FROM ~.t_log")] == [("after",)]
+
 
 class TestPostgreSQL(XaContract):
     @pytest.fixture
@@ -89,6 +121,17 @@ class TestMariaDB(XaContract):
     @pytest.fixture
     def place(self, mariadb_place: MariaDBPlace) -> Place:
         return mariadb_place
+
+
+def test_ddl_that_another_jobs_transaction_keeps_away_ends_by_name(postgresql_place: PostgreSQLPlace) -> None:
+    place = postgresql_place
+    stage(make(place, mode="xa"), 1, ROWS)
+    second = make(place, OTHER_LEDGER, mode="xa", lockTimeout="100ms", schemaSaveMode="Recreate")
+    with pytest.raises(TargetError, match="LockTimeout") as caught:
+        second.prepare_target(harness.SCHEMA)
+    assert "prepared transaction of another job" in caught.value.advice
+    assert "sinkjob doctor" in caught.value.advice
+    assert len(place.prepared()) == 1
 
 
 def test_a_server_that_prepares_nothing_is_refused_by_what_to_set(jdbc_postgresql: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from sinkruntime.protocol.garbage import Garbage
 HEAD = struct.Struct("!I")
 #: The largest payload (`ledger.payloads.UNPACKED_BYTES_MAX`) in base64, with its lineage; nearly all are far smaller.
 FRAME_BYTES_MAX = 160 * 1024 * 1024
+#: Numbers that a sink gauges at once.
+GAUGES_MAX = 16
 #: A sink's texts, as they come from a worker.
 TEXT_CHARS_MAX = 2000
 
@@ -100,6 +103,17 @@ def pairs_from(value: Any) -> list[tuple[Lineage, Packed]]:
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         raise BadFrame("committables that are none")
     return [(lineage_from(at), packed_from(packed)) for at, packed in value]
+
+
+def gauges_from(value: Any) -> dict[str, float] | None:
+    """What a committer gauged when it cleaned up; None: nothing. Raises `BadFrame`."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(value) > GAUGES_MAX:
+        raise BadFrame("gauges that are none")
+    if not all(isinstance(amount, int | float) and math.isfinite(amount) for amount in value.values()):
+        raise BadFrame("gauges that are no numbers")
+    return {str(name): float(amount) for name, amount in value.items()}
 
 
 def request_to(request: CommitRequest) -> Json:

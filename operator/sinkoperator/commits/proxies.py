@@ -117,7 +117,8 @@ class _Proxy(CommitterBase):
         return self._tell("recover", {"garbage": frames.garbage_to(garbage)})
 
     def clean(self, checkpoint: int, epoch: int) -> None:
-        return self._tell("clean", {"checkpoint": checkpoint, "epoch": epoch})
+        arguments = {"tier": self.tier, "checkpoint": checkpoint, "epoch": epoch}
+        return _later(Remote(self._worker, "clean", arguments, frames.gauges_from))
 
     def _ask(self, operation: str, requests: Sequence[CommitRequest]) -> None:
         def finish(value: Any) -> None:

@@ -23,7 +23,7 @@ from sinkruntime.api import (
     WriterContext,
 )
 from sinkruntime.api import Evidence as Proof
-from sinkruntime.errors import ConfigurationError
+from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.jdbc.address import located
 from sinkruntime.sinks.jdbc.database import Session, asked
 from sinkruntime.sinks.jdbc.databases import stage_for
@@ -135,7 +135,15 @@ class JdbcSink(Sink):
                 check_limit(transactions.limit(session), 1, 1, transactions.setting)
             prepare(session, stage.database, self.options, self._evidence(stage), schema)
 
-        asked(stage.database, act)
+        try:
+            asked(stage.database, act)
+        except TargetError as error:
+            if error.reason == "LockTimeout":
+                error.advice = (
+                    "somebody holds a lock of the table, perhaps a prepared transaction of another job: "
+                    "`sinkjob doctor` lists them with age and owner (`mode: xa`)"
+                )
+            raise
 
     def distribution(self) -> Distribution | None:
         """All rows of a key come to one writer: only there is it known which is the last."""

@@ -7,7 +7,7 @@ transaction" alone never means committed. When all of a checkpoint's are committ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.jdbc.database import Column, Pool, Session, connected, named
 from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
 from sinkruntime.sinks.jdbc.names import Origin, origin_of
-from sinkruntime.sinks.jdbc.prepared import PreparedTransactions, check_limit, xid_of, xid_prefix
+from sinkruntime.sinks.jdbc.prepared import Found, PreparedTransactions, check_limit, xid_of, xid_prefix
 from sinkruntime.sinks.jdbc.refusals import Sieve, rejecting
 from sinkruntime.sinks.jdbc.stage import Load, TableStage
 from sinkruntime.sinks.jdbc.staging import answering
@@ -190,15 +190,23 @@ class XaCommitter(SinkCommitter):
                 lambda at: garbage.undecided(at.checkpoint, at.epoch) or garbage.settled(at.checkpoint, at.epoch)
             )
 
-    def clean(self, checkpoint: int, epoch: int) -> None:
-        self._remove(lambda at: (at.checkpoint, at.epoch) == (checkpoint, epoch))
+    def clean(self, checkpoint: int, epoch: int) -> Mapping[str, float]:
+        """Gauges what is prepared in the database and left, whoever's it is: it holds locks and room."""
+        left = self._remove(lambda at: (at.checkpoint, at.epoch) == (checkpoint, epoch))
+        oldest = max((found.age_seconds or 0.0 for found in left), default=0.0)
+        return {"prepared_transactions": len(left), "prepared_oldest_seconds": oldest}
 
-    def _remove(self, condition: Callable[[Origin], bool]) -> None:
+    def _remove(self, condition: Callable[[Origin], bool]) -> list[Found]:
+        """Roll those of this sink back for which it holds; those that are left."""
+        left = []
         with self._pool.session() as session:
-            for found in self._transactions.found(session, self._prefix):
+            for found in self._transactions.found(session):
                 at = origin_of(found.xid, self._prefix)
                 if at is not None and condition(at):
                     roll_back(self._transactions, session, found.xid)
+                else:
+                    left.append(found)
+        return left
 
 
 class XaEvidenceCommitter(SinkAggregatedCommitter):

@@ -187,8 +187,9 @@ class _Tier(CommitterBase):
         self.note("recover", garbage.epoch)
         self.misbehave("recover")
 
-    def clean(self, checkpoint: int, epoch: int) -> None:
+    def clean(self, checkpoint: int, epoch: int) -> dict[str, float]:
         self.note("clean", checkpoint)
+        return {"prepared_transactions": 2, "of_its_own": 1}
 
     def close(self) -> None:
         self.note("close", 0)

@@ -30,6 +30,8 @@ def test_a_decision_is_committed_by_a_worker_and_settled(stage: Stage, tmp_path:
         assert jobs.seen[-1].token == ledger.token
         ((key, metrics),) = jobs.manager.metrics()
         assert (key, metrics.get("commit_successes", "a")) == (KEY, 1)
+        assert metrics.get("prepared_transactions", "a") == 2, "what the sink gauges when it cleans up"
+        assert ("of_its_own", "a") not in metrics.values, "a worker does not make up series"
 
     play(stage, tmp_path, act)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkoperator.commits import frames
 from sinkoperator.commits.egress import Egress
 from sinkoperator.commits.frames import Json
 from sinkoperator.commits.process import Unusable, Worker, WorkerGone
@@ -332,3 +333,16 @@ def test_the_clean_parent_has_one_thread(stage: Stage, tmp_path: Path) -> None:
         assert len(os.listdir(f"/proc/{place.nursery.process_id}/task")) == 1
 
     stage.play(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [[], "x", {"a": "1"}, {"a": None}, {"a": float("inf")}, {str(n): 1 for n in range(17)}]
+)
+def test_gauges_that_are_no_numbers_or_too_many_are_nonsense(nonsense: object) -> None:
+    with pytest.raises(frames.BadFrame):
+        frames.gauges_from(nonsense)
+
+
+def test_gauges_are_numbers_by_name_or_none_at_all() -> None:
+    assert frames.gauges_from({"a": 1, "b": 0.5}) == {"a": 1.0, "b": 0.5}
+    assert frames.gauges_from(None) is None

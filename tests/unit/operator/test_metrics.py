@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import sinkruntime.coordinator.coordinator
 from sinkoperator.metrics import COORDINATOR_COUNTERS, OperatorMetrics
+from sinkoperator.metrics import SINK_GAUGES as EXPORTED_GAUGES
 from sinkoperator.web import Answer, serve
-from sinkruntime.coordinator.settings import Metrics
+from sinkruntime.coordinator.settings import SINK_GAUGES, Metrics
 from sinkruntime.environment import Environment
 from sinkruntime.protocol.ledger import Abort, Ledger, PartState, SinkEntry
 from tests.protocol.build import record
@@ -222,3 +223,23 @@ def test_the_page_is_served_on_a_port_and_other_paths_are_not() -> None:
     content_type, text = asyncio.run(scrape())
     assert content_type.startswith("text/plain; version=")
     assert b"sinkjob_fenced_total 1.0" in text
+
+
+def test_what_a_sink_gauges_is_told_by_job_and_goes_with_it() -> None:
+    assert set(EXPORTED_GAUGES) == SINK_GAUGES
+    told = Metrics()
+    told.put("prepared_transactions", 3, "lake")
+    told.put("prepared_oldest_seconds", 7.5, "lake")
+    for per_job in (True, False):
+        mine = metrics(per_job)
+        mine.coordinators = lambda: [(A, told)]
+        found = values(mine)
+        counts = [value for name, value in found.items() if name.startswith("sinkjob_prepared_")]
+        assert counts == ([3, 7.5] if per_job else []), found
+    told.put("prepared_transactions", 0, "lake")
+    mine = metrics()
+    mine.coordinators = lambda: [(A, told)]
+    assert of(values(mine), "sinkjob_prepared_transactions", namespace="data", job="a", sink="lake") == 0
+    mine.coordinators = list
+    mine.forget(A)
+    assert not any(name.startswith("sinkjob_prepared_tr") and "data" in name for name in values(mine))
