@@ -1,6 +1,7 @@
 """`sinkjob doctor`: is all there that a run needs? One line a check, with what to do where one fails.
 
-It changes nothing: where something must be writable it asks the operating system, and writes no file.
+It changes nothing unless it is told to resolve something: where something must be writable it asks the operating
+system, and writes no file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,11 +19,15 @@ from typing import Any
 
 import click
 
+from sinkruntime.api import Sink
+from sinkruntime.cli.display import make_display
 from sinkruntime.cli.jobs import namespace_option, opened
 from sinkruntime.cli.output import output_option, show
+from sinkruntime.environment import SystemClock
 from sinkruntime.errors import ExitCode, ManifestError, SinkjobError
 from sinkruntime.job.sinks import make_sinks
 from sinkruntime.local.inspection import ask_facts, ask_targets, read_ledger
+from sinkruntime.local.settle import roll_back, settle
 from sinkruntime.local.workspace import Workspace
 
 #: Less free space than this beside the manifest is a failure: Spark's local state and staged files need room.
@@ -49,16 +54,31 @@ class Check:
 @click.argument("job", metavar="[JOB]", required=False)
 @namespace_option
 @click.option("--spark", is_flag=True, help="Also start Spark and count ten rows; takes some ten seconds.")
+@click.option(
+    "--resolve",
+    is_flag=True,
+    help="First settle what a stopped JOB left in its targets: commit what its ledger knows, then roll back what it "
+    "does not. What belongs to others is left alone.",
+)
+@click.option(
+    "--roll-back",
+    metavar="XID",
+    multiple=True,
+    help="First roll back this prepared transaction of another job or sink, as this command lists it.",
+)
 @output_option
 @click.pass_context
-def doctor(ctx: click.Context, job: str | None, namespace: str | None, spark: bool, output: str) -> None:
+def doctor(ctx: click.Context, job: str | None, namespace: str | None, output: str, **wishes: Any) -> None:
     """Check what this machine has and lacks: Python, PySpark, Java; with JOB also its paths and targets.
 
-    Connects to the job's targets and changes nothing. Ends with 1 if a check fails.
+    Connects to the job's targets, lists the prepared transactions that they hold, and changes nothing unless
+    --resolve or --roll-back asks for it. Ends with 1 if a check fails.
     """
-    checks = list(_machine(spark))
+    checks = list(_machine(wishes["spark"]))
+    if job is None and (wishes["resolve"] or wishes["roll_back"]):
+        raise click.UsageError("--resolve and --roll-back need a JOB")
     if job is not None:
-        checks += _job(job, namespace)
+        checks += _job(job, namespace, resolve=wishes["resolve"], names=wishes["roll_back"])
     text = "\n".join(_line(check) for check in checks)
     value: list[dict[str, Any]] = [
         {"check": c.name, "ok": c.ok, "found": c.found, "advice": c.advice} for c in checks
@@ -108,10 +128,11 @@ def _spark() -> Check:
     return Check("Spark", True, "starts and counts ten rows")
 
 
-def _job(job: str, namespace: str | None) -> Iterator[Check]:
+def _job(job: str, namespace: str | None, *, resolve: bool, names: Sequence[str]) -> Iterator[Check]:
     try:
         with opened(job, namespace) as workspace:
             yield Check("manifest", True, f"{job} is valid, job {workspace.name}")
+            yield from _settled(workspace, resolve, names)
             yield from _paths(workspace)
             yield from _targets(workspace)
     except ManifestError as error:
@@ -144,17 +165,38 @@ def _paths(workspace: Workspace) -> Iterator[Check]:
     yield Check("ledger", True, found)
 
 
+def _settled(workspace: Workspace, resolve: bool, names: Sequence[str]) -> Iterator[Check]:
+    """What `--resolve` and `--roll-back` did."""
+    if resolve:
+        with make_display(SystemClock()) as display:
+            yield _done("resolve", lambda: settle(workspace, display))
+    for name in names:
+        yield _done("roll back", lambda: f"{name}, at {roll_back(_sinks(workspace), name)}")  # noqa: B023  (used at once)
+
+
+def _done(name: str, act: Callable[[], str]) -> Check:
+    try:
+        said = act()
+    except SinkjobError as error:
+        return Check(name, False, error.message, error.advice)
+    return Check(name, True, said)
+
+
+def _sinks(workspace: Workspace) -> dict[str, Sink]:
+    try:
+        ledger = read_ledger(workspace)
+    except SinkjobError:
+        ledger = None  # the line about the ledger says so
+    return make_sinks(workspace.job, ledger.ledger_id if ledger else "none")
+
+
 def _nearest(path: Path) -> Path:
     """The path, or the nearest folder above it that exists."""
     return next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
 
 
 def _targets(workspace: Workspace) -> Iterator[Check]:
-    try:
-        ledger = read_ledger(workspace)
-    except SinkjobError:
-        ledger = None  # the line about the ledger says so
-    sinks = make_sinks(workspace.job, ledger.ledger_id if ledger else "none")
+    sinks = _sinks(workspace)
     facts = ask_facts(workspace, sinks)
     said = ask_targets(workspace, sinks, {})
     for name in sinks:

@@ -89,6 +89,13 @@ def run_local(job: BoundJob, options: RunOptions, display: Display) -> ExitCode:
         return _LocalRun(workspace, options, display, backstage, stop).run()
 
 
+def settle_local(workspace: Workspace, display: Display) -> Ledger:
+    """A run without Spark and query: commit all that is decided, then remove what older epochs staged and never
+    decided. A target that is away is waited for a bounded time. The ledger in the end; there must be one."""
+    with workspace.lock(), Backstage() as backstage:
+        return _LocalRun(workspace, RunOptions(), display, backstage, threading.Event()).settle()
+
+
 @contextmanager
 def _stop_signals(display: Display) -> Iterator[threading.Event]:
     """The first SIGTERM or SIGINT asks for a stop at a checkpoint boundary, a second one ends the process at once."""
@@ -145,6 +152,19 @@ class _LocalRun:
             return self._run(query, sinks, epoch)
         finally:
             session.stop()
+
+    def settle(self) -> Ledger:
+        """See `settle_local`. The new epoch fences the last driver, wherever it may still be."""
+        stored = self.backstage.call(self.workspace.store.load())
+        assert stored is not None, "its caller has looked"
+        ledger_id, epoch = stored.ledger.ledger_id, stored.ledger.epoch + 1
+        os.environ[RUN_VARIABLE] = f"{ledger_id}:{epoch}"
+        raising = partial(_raise, epoch=epoch)
+        self.backstage.call(change(self.workspace.store, raising, self.environment, LEDGER_SECONDS))
+        self._start_coordinators(ledger_id, epoch)
+        ledger = self.backstage.call(self._cleaned())
+        self._stop_coordinators()
+        return ledger
 
     def _open_session(self) -> SparkSession:
         job = self.workspace.job
@@ -264,9 +284,7 @@ class _LocalRun:
         held = stuck(ledger)
         if not held:
             ledger = self.backstage.call(self._cleaned())
-        for coordinator in self.coordinators:
-            self.backstage.loop.call_soon_threadsafe(coordinator.stop)
-        self.backstage.joined()
+        self._stop_coordinators()
         self.display.ledger(ledger)
         for number, sink, part in held:
             self.display.said(f"checkpoint {number} of sink {sink} is {part.state}: {part.reason}: {part.message}")
@@ -276,6 +294,11 @@ class _LocalRun:
         why = "the source is done" if done else "asked to stop"
         self.display.ended({"why": why, "decided": str(ledger.decided), **committed})
         return ExitCode.DONE
+
+    def _stop_coordinators(self) -> None:
+        for coordinator in self.coordinators:
+            self.backstage.loop.call_soon_threadsafe(coordinator.stop)
+        self.backstage.joined()
 
     async def _cleaned(self) -> Ledger:
         """Until nothing is left to be removed, for a bounded time: the next start goes on with the rest."""
