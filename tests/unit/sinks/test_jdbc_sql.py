@@ -71,6 +71,30 @@ def test_changes_are_moved_by_the_sql_that_was_written_down(name: str) -> None:
     assert dialect.moves(move_of(dialect, Write.CHANGES)) == statements
 
 
+def test_oracle_and_sql_server_insert_and_upsert_by_the_sql_that_was_written_down() -> None:
+    """Never run against either: only this text is known to be so."""
+    assert ORACLE.moves(move_of(ORACLE, Write.INSERT)) == ['INSERT INTO "t" ("k", "v") SELECT "k", "v" FROM "s"']
+    assert SQLSERVER.moves(move_of(SQLSERVER, Write.INSERT)) == ["INSERT INTO [t] ([k], [v]) SELECT [k], [v] FROM [s];"]
+    assert ORACLE.moves(move_of(ORACLE, Write.UPSERT)) == [
+        'MERGE INTO "t" t USING (SELECT "k", "v" FROM (SELECT "k", "v" FROM (SELECT "k", "v", ROW_NUMBER() OVER '
+        '(PARTITION BY "k" ORDER BY "_sj_order" DESC) AS "_sj_rank" FROM "s") r WHERE "_sj_rank" = 1) l WHERE 1 = 1) l '
+        'ON (t."k" = l."k") WHEN MATCHED THEN UPDATE SET t."v" = l."v" WHEN NOT MATCHED THEN INSERT ("k", "v") '
+        'VALUES (l."k", l."v")'
+    ]
+    assert SQLSERVER.moves(move_of(SQLSERVER, Write.UPSERT)) == [
+        "MERGE INTO [t] WITH (HOLDLOCK) AS t USING (SELECT [k], [v] FROM (SELECT [k], [v] FROM (SELECT [k], [v], "
+        "ROW_NUMBER() OVER (PARTITION BY [k] ORDER BY [_sj_order] DESC) AS [_sj_rank] FROM [s]) r WHERE [_sj_rank] = "
+        "1) l WHERE 1 = 1) l ON (t.[k] = l.[k]) WHEN MATCHED THEN UPDATE SET t.[v] = l.[v] WHEN NOT MATCHED THEN "
+        "INSERT ([k], [v]) VALUES (l.[k], l.[v]);"
+    ]
+
+
+def test_rows_of_duckdb_are_never_refused_in_time_and_others_are() -> None:
+    assert not options(url="duckdb:///x.db").rejects_rows
+    assert options(url="sqlite:///x.db").rejects_rows
+    assert options().rejects_rows
+
+
 @pytest.mark.parametrize("dialect", [SQLITE, DUCKDB])
 def test_sqlite_and_duckdb_move_as_postgresql_does(dialect: Dialect) -> None:
     for write in Write:
