@@ -62,6 +62,9 @@ transaction.state.log.num.partitions=4
 transaction.max.timeout.ms={max_timeout}
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+allow.everyone.if.no.acl.found=true
 """
 
 LOGGING = """\

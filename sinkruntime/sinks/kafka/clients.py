@@ -25,7 +25,7 @@ PRODUCER_RECORD_BYTES = 1_000_000
 PRODUCER_BATCH_BYTES = 1_000_000
 
 _FINAL = {
-    "TOPIC_AUTHORIZATION_FAILED": ("PermissionDenied", "grant Write and Describe on the topic"),
+    "TOPIC_AUTHORIZATION_FAILED": ("PermissionDenied", "grant Read, Write and Describe on the topic"),
     "GROUP_AUTHORIZATION_FAILED": (
         "PermissionDenied", "grant Read on groups with the prefix `transactionalIdPrefix`",
     ),

@@ -57,6 +57,7 @@ class KafkaWriter(SinkWriter):
         self._opened_seconds = 0.0
         self._identity: tuple[int, int] | None = None
         self._failed: Exception | None = None
+        self._dropped = False  # what failed was only given up by the client
         self._began_seconds = 0.0
         self._began_wall_seconds = 0.0
         self._rows = 0
@@ -213,6 +214,7 @@ class KafkaWriter(SinkWriter):
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None and self._failed is None:
             self._failed = error_of(error, f"a record of topic {message.topic()} was not written")
+            self._dropped = error.name() in ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 
     def _on_statistics(self, text: str) -> None:
         if self._identity is None:
@@ -232,7 +234,21 @@ class KafkaWriter(SinkWriter):
 
     def _raise_failed(self) -> None:
         if self._failed is not None:
-            raise self._failed
+            raise (self._what_ended_it() if self._dropped else None) or self._failed
+
+    def _what_ended_it(self) -> Exception | None:
+        """Records are dropped when something else has ended their transaction. librdkafka says what it was to the next
+        who asks for anything; another transaction is what it grants to nobody meanwhile."""
+        from confluent_kafka import KafkaException
+
+        if self._producer is None or not self._transaction:
+            return None
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            known = error.args[0].name() != "_STATE"
+            return error_of(error.args[0], "writing the records") if known else None
+        return None
 
     @property
     def _patience_seconds(self) -> float:
