@@ -48,6 +48,17 @@ def test_spark_reads_back_what_was_written(tmp_path: Path) -> None:
         commit(sink, put_changes(sink, number, batch), number - 1)
     questions.append((keyed.load().metadata_location, "SELECT id, region, name FROM t"))
 
+    told = {"rewriteEvery": 6, "mergeManifestsEvery": 7, "manifestsMin": 2, "expireEvery": 7, "expireAge": "1ms"}
+    kept = sql_place(tmp_path, table="lake.kept", more=OPTIONS | {"maintenance": told})
+    sink = kept.sink()
+    sink.prepare_target(CHANGES)
+    later = [[change(number, "first"), change(7, str(number))] for number in range(6)]
+    later += [[change(7, None, op="D"), change(1, "last")], [change(2, None, op="D")]]
+    for number, batch in enumerate(later, start=1):
+        commit(sink, put_changes(sink, number, batch), number - 1)
+        sink.post_commit(number, ())
+    questions.append((kept.load().metadata_location, "SELECT id, region, name FROM t"))
+
     rows = wide_rows(20)
     for number, transform in enumerate(TRANSFORMS):
         place = sql_place(tmp_path, table=f"lake.t{number}", more={"createTable": True, "partitionBy": [transform]})
@@ -60,7 +71,8 @@ def test_spark_reads_back_what_was_written(tmp_path: Path) -> None:
     answers = iceberg_spark.ask(*questions)
     assert Counter((row.get("id"), row.get("name")) for row in answers[0]) == Counter(ROWS)
     assert sorted(((row["id"], row["region"], row.get("name")) for row in answers[1]), key=repr) == expected(batches)
-    for transform, answer in zip(TRANSFORMS, answers[2:], strict=True):
+    assert sorted(((row["id"], row["region"], row.get("name")) for row in answers[2]), key=repr) == expected(later)
+    for transform, answer in zip(TRANSFORMS, answers[3:], strict=True):
         wanted = [row for row in rows if row["name"] == "näme 3"]
         assert sorted(row["id"] for row in answer) == sorted(row["id"] for row in wanted), transform
         assert {row["c"] for row in answer} == {row["place"]["country"] for row in wanted}

@@ -94,14 +94,14 @@ def _only_of(table: Table, gone: Iterable[Snapshot]) -> list[str]:
         manifests = leave if snapshot.snapshot_id in ids else stay
         manifests |= {manifest.manifest_path: manifest for manifest in snapshot.manifests(table.io)}
     dying = {path: manifest for path, manifest in leave.items() if path not in stay}
-    files = _files(table, dying.values())
-    if files:
-        files -= _files(table, stay.values())
+    files = {path for manifest in dying.values() for path in _files(table, manifest)}
+    for manifest in stay.values() if files else ():
+        files.difference_update(_files(table, manifest))
     return [*sorted(files), *sorted(dying), *(snapshot.manifest_list for snapshot in gone)]
 
 
-def _files(table: Table, manifests: Iterable[ManifestFile]) -> set[str]:
-    return {entry.data_file.file_path for item in manifests for entry in item.fetch_manifest_entry(table.io)}
+def _files(table: Table, manifest: ManifestFile) -> Iterable[str]:
+    return (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
 
 
 def _send(table: Table, gone: Iterable[Snapshot]) -> None:

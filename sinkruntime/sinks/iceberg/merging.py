@@ -12,7 +12,7 @@ from sinkruntime.sinks.iceberg import naming
 from sinkruntime.sinks.iceberg.evidence import head_of
 from sinkruntime.sinks.iceberg.manifests import Paths, open_writer
 from sinkruntime.sinks.iceberg.snapshot import Content, Draft
-from sinkruntime.sinks.iceberg.upkeep import Work
+from sinkruntime.sinks.iceberg.upkeep import Work, files_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -53,7 +53,7 @@ def _packs(manifests: Sequence[ManifestFile], target: int, least: int) -> list[l
     """Small manifests of one spec and content, in order, each pack up to the target's size."""
     groups: dict[tuple[int, int], list[ManifestFile]] = {}
     for manifest in manifests:
-        if manifest.manifest_length < target / 2 and _files(manifest):
+        if manifest.manifest_length < target / 2 and files_of(manifest):
             groups.setdefault((manifest.partition_spec_id, int(manifest.content)), []).append(manifest)
     packs: list[list[ManifestFile]] = []
     left = FILES_MAX
@@ -63,20 +63,16 @@ def _packs(manifests: Sequence[ManifestFile], target: int, least: int) -> list[l
         pack: list[ManifestFile] = []
         size = 0
         for manifest in group:
-            if size >= target or (pack and _files(manifest) > left):
+            if size >= target or (pack and files_of(manifest) > left):
                 packs.append(pack)
                 pack, size = [], 0
-            if _files(manifest) > left:
+            if files_of(manifest) > left:
                 break
             pack.append(manifest)
             size += manifest.manifest_length
-            left -= _files(manifest)
+            left -= files_of(manifest)
         packs.append(pack)
     return [pack for pack in packs if len(pack) > 1]
-
-
-def _files(manifest: ManifestFile) -> int:
-    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
 def _merge(paths: Paths, table: Table, name: str, pack: Sequence[ManifestFile]) -> ManifestFile:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: What Iceberg's writers leave; other files below a table are left alone.
 KINDS = (".parquet", ".avro", ".orc", ".metadata.json", ".puffin", ".stats")
-#: Removed in one turn.
-FILES_MAX = 100_000
+#: Looked at in one turn.
+FILES_MAX = 500_000
 
 
 def run(work: Work) -> None:
@@ -40,18 +40,18 @@ def _remove(work: Work, table: Table, root: str) -> None:
     if table.metadata.properties.get("gc.enabled", "true").lower() == "false":
         return
     folders = Folders(table.io, root)
-    old = list(_old(work, folders))
+    old = {_name(path): path for path in _old(work, folders)}
     if not old:
         return
     table = work.load()  # after the listing: what was committed until then is known
-    known = _known(work, table)
     proved = evidence.read_marker(table.metadata, work.identity, work.branch).checkpoint
-    for path in old:
-        if known is None or work.limit.is_over:
+    for name in _named(work, table):
+        old.pop(name, None)
+    for path in old.values():
+        if work.limit.is_over:  # also while the names were read: then some are missing
             return
-        parents, _, name = path.rpartition("/")
-        origin = naming.origin_of(parents.rpartition("/")[2])
-        if name not in known and (origin is None or origin[0] <= proved):
+        origin = naming.origin_of(_name(path.rpartition("/")[0]))
+        if origin is None or origin[0] <= proved:
             folders.delete(path)
 
 
@@ -70,24 +70,26 @@ def _old(work: Work, folders: Folders) -> Iterator[str]:
 
 
 def _may_enter(path: str, mine: str) -> bool:
-    name = path.rpartition("/")[2]
+    name = _name(path)
     return not name.startswith("sinkjob-") or name == mine
 
 
-def _known(work: Work, table: Table) -> set[str] | None:
-    """Names of all files that the table's metadata names; None: there was not enough time."""
+def _named(work: Work, table: Table) -> Iterator[str]:
+    """Names of all files that the table's metadata names, manifest by manifest; ends early when the time is over."""
     metadata = table.metadata
     paths = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     paths |= {file.statistics_path for file in [*metadata.statistics, *metadata.partition_statistics]}
-    manifests = {}
+    seen: set[str] = set()
     for snapshot in metadata.snapshots:
         paths.add(snapshot.manifest_list)
-        if work.limit.is_over:
-            return None
-        manifests |= {manifest.manifest_path: manifest for manifest in snapshot.manifests(table.io)}
-    for path, manifest in manifests.items():
-        if work.limit.is_over:
-            return None
-        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-        paths |= {path, *(entry.data_file.file_path for entry in entries)}
-    return {path.rpartition("/")[2] for path in paths}
+        for manifest in [] if work.limit.is_over else snapshot.manifests(table.io):
+            if manifest.manifest_path in seen or work.limit.is_over:
+                continue
+            seen.add(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+            yield from (_name(entry.data_file.file_path) for entry in entries)
+    yield from map(_name, paths | seen)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -20,7 +20,7 @@ from sinkruntime.sinks.iceberg.evidence import head_of
 from sinkruntime.sinks.iceberg.parquet import ParquetFile, Part
 from sinkruntime.sinks.iceberg.replacement import without
 from sinkruntime.sinks.iceberg.snapshot import Content, Draft, Unknown
-from sinkruntime.sinks.iceberg.upkeep import Work, live
+from sinkruntime.sinks.iceberg.upkeep import Work, files_of, live
 from sinkruntime.sinks.iceberg.writer import file_bytes
 from sinkruntime.tables import schemas
 
@@ -35,6 +35,8 @@ SMALL_PART = 0.75
 FILES_MIN = 5
 #: A file that so many delete files reach is written anew, whatever its size.
 DELETES_MIN = 10
+#: Of a branch; what is known of them is held in memory, a few KB each.
+FILES_MAX = 100_000
 #: Read in one turn; the rest is for the next.
 TURN_BYTES_MAX = 4 * 1024**3
 
@@ -68,6 +70,10 @@ def run(work: Work) -> None:
     table = work.load()
     head = head_of(table.metadata, work.branch)
     if head is None:
+        return
+    count = sum(files_of(manifest) for manifest in head.manifests(table.io))
+    if count > FILES_MAX:
+        log.warning("table %s has %d files, more than are looked through here", work.options.table, count)
         return
     orphans.remove_leftovers(work, table)
     made = Made(head.sequence_number or 0)

@@ -20,7 +20,7 @@ from sinkruntime.sinks.iceberg.snapshot import Conflict, Content, Draft
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import ManifestEntry
+    from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.table import Table
 
 #: Lost races of one task; then it is given up until its next turn.
@@ -93,3 +93,8 @@ def live(table: Table, branch: str) -> list[ManifestEntry]:
     head = head_of(table.metadata, branch)
     manifests = [] if head is None else head.manifests(table.io)
     return [entry for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
+
+
+def files_of(manifest: ManifestFile) -> int:
+    """How many files a manifest still has."""
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
