@@ -5,6 +5,8 @@ Committers are the sink's own; `Flaky` stands between them and their tables, and
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections import Counter
 from typing import Any
 
@@ -14,7 +16,17 @@ from sinkruntime.api import Answer, CommitRequest
 from sinkruntime.errors import TargetError
 from tests.sinks import harness
 from tests.sinks.harness import commit, stage
-from tests.sinks.routing_harness import ALL, DONE, ROWS, STEPS, Killed, RoutingHooks, flaky_commit, race
+from tests.sinks.routing_harness import (
+    ALL,
+    DONE,
+    ROWS,
+    STEPS,
+    Killed,
+    RoutingHooks,
+    die_between_tables,
+    flaky_commit,
+    race,
+)
 
 
 class RoutingFaults(RoutingHooks):
@@ -44,6 +56,16 @@ class RoutingFaults(RoutingHooks):
         harness.clean(sink, 1)
         assert place.staged() == set()
         assert place.receipts() == []
+
+    def test_a_process_that_is_killed_between_two_tables_is_healed_by_the_next(self, sink: Any, place: Any) -> None:
+        staged = stage(sink, 1, *ROWS)
+        process = multiprocessing.get_context("spawn").Process(target=die_between_tables, args=(sink, staged))
+        process.start()
+        process.join(timeout=60)
+        assert process.exitcode == -signal.SIGKILL
+        assert sum(bool(place.checkpoints(name)) for name in place.names()) == 2
+        assert commit(sink, staged, may_have_landed=True).answers() == {Answer.COMMITTED}
+        assert place.rows() == ALL
 
     @pytest.mark.parametrize("step", range(1, STEPS + 1))
     def test_a_lost_answer_of_one_table_is_unknown_and_found_on_the_next_look(

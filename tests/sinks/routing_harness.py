@@ -5,15 +5,18 @@ Used by `routing_faults`, `routing_rows` and the tests of both formats. Holds th
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from sinkruntime.api import Answer, CommitRequest, Lineage, Sink, WriterContext
+from sinkruntime.api import Answer, CommitRequest, Lineage, Sink
 from sinkruntime.tables.routing import RoutedCommitter
 from tests.sinks import harness
 from tests.sinks.contract import SinkContract
@@ -84,9 +87,7 @@ def rejecting(sink: Sink, rows: list[tuple[str, str, int]]) -> Callable[..., Any
     def opened(schema: pa.Schema = harness.SCHEMA) -> Any:
         lineage = Lineage(1, 1, 0, 1, 0)
         plain = harness.writer_context(sink, lineage, schema)
-        context = WriterContext(
-            plain.identity, plain.lineage, plain.unique, schema, plain.count, plain.clock, reject=reject
-        )  # fmt: skip
+        context = replace(plain, reject=reject)
         writer = sink.create_writer(context)
         writer.open()
         return writer
@@ -207,3 +208,13 @@ def racer(sink: Any, staged: harness.Staged, start: threading.Barrier, answers: 
         if made.answers() <= DONE:
             break
     answers.extend(made.answers())
+
+
+def die_between_tables(sink: Any, staged: harness.Staged) -> None:
+    """In a process of its own: commit, and be killed when the second table has its part."""
+
+    def die(at: int, before: bool, request: CommitRequest) -> None:
+        if (at, before) == (2, False):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    flaky_commit(sink, staged, die)

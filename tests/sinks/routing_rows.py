@@ -97,6 +97,11 @@ class RoutingRows(RoutingHooks):
         with pytest.raises(TargetError, match="names no table"):
             sink.prepare_target(pa.schema([pa.field("name", pa.float64())]))
 
+    def test_partitions_that_no_new_table_can_have_are_refused_at_the_start(self, place: Any) -> None:
+        with pytest.raises(TargetError, match="there is no column `nowhere`") as caught:
+            place.sink(partitionBy=["nowhere"])
+        assert caught.value.path == "options.partitionBy"
+
     def test_changes_are_applied_in_each_table(self, place: Any) -> None:
         sink = self.keyed(place)
         commit(sink, stage_changes(sink, 1, [(1, "a", "us"), (2, "b", "us")], [(3, "c", "de")]))

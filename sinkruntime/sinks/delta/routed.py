@@ -100,6 +100,8 @@ class DeltaTables:
         many.template.check(rows, many.path)
         written = tables.without(rows, self._options.omit)
         tables.check_types(written)
+        if self._options.create_table:
+            tables.check_creation(self._options, written)
         if self._options.write is Write.UPSERT:
             self._options.changes.check(rows)
         if tables.find(self._book_place) is None:

@@ -224,9 +224,8 @@ def _unsupported(kind: pa.DataType) -> pa.DataType | None:
     return None if any(check(kind) for check in good) else kind
 
 
-def create(place: Place, options: Options, rows: pa.Schema) -> None:
-    """Create the table for these rows. Another may be first."""
-    deltalake = load_deltalake()
+def check_creation(options: Options, rows: pa.Schema) -> None:
+    """Raises `TargetError` unless a table for these rows can be partitioned as the options say."""
     for name in options.partition_by:
         if name not in rows.names:
             message = f"there is no column `{name}`; the rows have {', '.join(rows.names)}"
@@ -235,6 +234,12 @@ def create(place: Place, options: Options, rows: pa.Schema) -> None:
         message = "every column is a partition column: nothing is left to write"
         raise TargetError("SchemaMismatch", message, path="options.partitionBy")
     _check_partition_types(rows, options.partition_by)
+
+
+def create(place: Place, options: Options, rows: pa.Schema) -> None:
+    """Create the table for these rows. Another may be first."""
+    deltalake = load_deltalake()
+    check_creation(options, rows)
     try:
         with talking(f"creating the table {place.uri}"):
             deltalake.DeltaTable.create(

@@ -92,7 +92,9 @@ class IcebergTables:
         """Check the rows against the template, and make the book. Other tables are made when the first row comes."""
         many = routes(self._options)
         many.template.check(rows, many.path)
-        target.written(self._options, rows)
+        written = target.written(self._options, rows)
+        if self._options.create_table:
+            target.layout(self._options, written)
         if self._options.keyed:
             self._options.changes.check(rows)
         if self._load(self._book_options) is None:

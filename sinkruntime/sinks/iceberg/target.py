@@ -19,7 +19,10 @@ from sinkruntime.tables import schemas
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.sorting import SortOrder
 
 
 #: Lost races with other writers of the table while its schema is changed.
@@ -66,13 +69,18 @@ def _load(opened: Catalog, options: Options, schema: pa.Schema) -> Table:
     return create(opened, options, schema)
 
 
+def layout(options: Options, schema: pa.Schema) -> tuple[Schema, PartitionSpec, SortOrder]:
+    """What a table for these columns would look like. Raises `TargetError` where there can be none."""
+    wanted = columns.iceberg_schema(schema)
+    spec = transforms.partition_spec(options.partition_by, wanted)
+    return wanted, spec, transforms.sort_order(options.sort_by, wanted)
+
+
 def create(opened: Catalog, options: Options, schema: pa.Schema) -> Table:
     """The table, made with the rows' columns; another may have made it at the same time."""
     from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 
-    wanted = columns.iceberg_schema(schema)
-    spec = transforms.partition_spec(options.partition_by, wanted)
-    order = transforms.sort_order(options.sort_by, wanted)
+    wanted, spec, order = layout(options, schema)
     namespace = tuple(options.table.split(".")[:-1])
     with catalog.talking(options):
         for depth in range(1, len(namespace) + 1):
