@@ -14,6 +14,7 @@ import pytest
 
 from sinkruntime.api import Answer, CommitRequest
 from sinkruntime.errors import TargetError
+from sinkruntime.tables import routing
 from tests.sinks import harness
 from tests.sinks.harness import commit, stage
 from tests.sinks.routing_harness import (
@@ -153,6 +154,18 @@ class RoutingFaults(RoutingHooks):
         assert sink.evidence().checkpoint == 4
         assert commit(sink, stage(sink, 5, [(1, "f")]), 4).answers() == {Answer.COMMITTED}
         assert place.rows() == Counter([(1, "a"), (2, "b"), (2, "d"), (2, "e"), (1, "f")])
+
+    def test_the_book_forgets_what_was_written_longest_ago_and_such_tables_go_on(
+        self, sink: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(routing, "BOOK_TABLES_MAX", 1)
+        commit(sink, stage(sink, 1, [(1, "a")]))
+        commit(sink, stage(sink, 2, [(2, "b")]), 1)
+        assert "1 tables" in sink.evidence().detail
+        assert commit(sink, stage(sink, 3, [(1, "c"), (3, "d")]), 2).answers() == {Answer.COMMITTED}
+        place.drop(f"{self.prefix}2")
+        assert sink.evidence().checkpoint == 3  # of such a table only its own evidence is asked
+        assert place.rows() == Counter([(1, "a"), (1, "c"), (3, "d")])
 
     def test_a_book_that_is_gone_stops_the_sink(self, sink: Any, place: Any) -> None:
         staged = stage(sink, 1, *ROWS)

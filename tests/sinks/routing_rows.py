@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sinkruntime.api import Answer
+from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import TargetError
+from sinkruntime.tables import routed_writer
 from tests.sinks import harness
 from tests.sinks.harness import Row, commit, stage
 from tests.sinks.routing_harness import ROWS, RoutingHooks, rejecting, stage_changes
@@ -68,6 +69,20 @@ class RoutingRows(RoutingHooks):
         assert place.staged() == set()
         rows: list[Row] = [(number % 4, f"row {number}") for number in range(20)]
         assert commit(sink, stage(sink, 1, rows)).answers() == {Answer.COMMITTED}
+        assert place.rows() == Counter(rows)
+
+    def test_buffers_are_bounded_over_all_tables(self, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(routed_writer, "BUFFERED_BYTES_MAX", 1_000)
+        sink = place.sink()
+        writer = harness.open_writer(sink)
+        rows: list[Row] = [(number % 3, "x" * 200) for number in range(60)]
+        for start in range(0, 60, 5):
+            writer.write(harness.batch_of(rows[start : start + 5]))
+            held = sum(table.buffered_bytes() for table in writer._tables.values())  # type: ignore[attr-defined]
+            assert held <= 1_000
+        lineage = Lineage(1, 1, 0, 1, 0)
+        staged = harness.Staged(1, 1, ((lineage, harness.finish(sink, writer, 1)),))
+        assert commit(sink, staged).answers() == {Answer.COMMITTED}
         assert place.rows() == Counter(rows)
 
     def test_rows_that_name_no_table_are_refused_and_the_others_pass(self, place: Any) -> None:
