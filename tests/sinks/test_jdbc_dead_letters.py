@@ -135,6 +135,31 @@ def test_duplicate_keys_and_foreign_ones_are_dead_letters_in_mode_xa(name: str, 
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("with_letters", [True, False])
+def test_a_key_that_our_own_prepared_transaction_holds_is_waited_for_and_no_dead_letter(
+    postgresql_place: PostgreSQLPlace, with_letters: bool
+) -> None:
+    place = postgresql_place
+    remade(place, "(id bigint PRIMARY KEY, name text)")
+    sink = make(place, mode="xa", lockTimeout="200ms")
+    sink.prepare_target(harness.SCHEMA)
+    pending = harness.stage(sink, 1, [(1, "a")])
+    letters = Letters()
+    writer = writer_of(sink, letters) if with_letters else harness.open_writer(sink, 2)
+    with pytest.raises(ConnectionError, match=r"LockTimeout: postgresql://127\.0\.0\.1:"):
+        written(writer, [(1, "b")])
+    give_up(writer)
+    assert letters.rows == []
+    assert commit(sink, pending).answers() == {Answer.COMMITTED}
+    assert visible(place) == Counter([(1, "a")])
+
+
+def written(writer: SinkWriter, rows: list[Row]) -> None:
+    writer.write(harness.batch_of(rows))
+    writer.prepare_commit(2)
+
+
+@pytest.mark.integration
 def test_a_rule_that_would_wait_for_the_end_is_met_at_once(postgresql_place: PostgreSQLPlace) -> None:
     place = postgresql_place
     remade(place, "(id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, name text)")
@@ -151,6 +176,8 @@ LATE = [
     ("postgresql_place", "(id bigint PRIMARY KEY, name text)", "unique index t_pkey"),
     ("postgresql_place", "(id bigint, name text, other int DEFAULT 1 CHECK (other < id))", "check t_check"),
     ("postgresql_place", "(id bigint, name text, EXCLUDE (name WITH =))", "unique index t_name_excl"),
+    ("postgresql_place", "(id bigint REFERENCES ~.parents (id), name text)", "foreign key t_id_fkey"),
+    ("mariadb_place", "(id bigint REFERENCES ~.parents (id), name text)", "foreign key t_ibfk_1"),
     ("mariadb_place", "(id bigint PRIMARY KEY, name text)", "the unique index of id"),
     ("mariadb_place", "(id bigint, name text, other int DEFAULT 1, CONSTRAINT c CHECK (other < id))", "check c"),
     ("sqlite_place", "(id integer PRIMARY KEY, name text)", "the primary key"),
@@ -165,6 +192,7 @@ def test_rules_that_are_met_after_the_decision_are_refused_with_dead_letters(
     name: str, columns: str, said: str, request: pytest.FixtureRequest
 ) -> None:
     place = request.getfixturevalue(name)
+    place.query("CREATE TABLE ~.parents (id bigint PRIMARY KEY)")
     remade(place, columns)
     sink = make(place)
     sink.prepare_target(harness.SCHEMA)
@@ -175,6 +203,25 @@ def test_rules_that_are_met_after_the_decision_are_refused_with_dead_letters(
     assert "mode: xa" in caught.value.advice
     give_up(writer)
     assert place.staged() == set()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["postgresql_place", "mariadb_place"])
+def test_a_row_that_others_refer_to_may_refuse_to_be_deleted_too_late(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    place = request.getfixturevalue(name)
+    remade(place, "(id bigint PRIMARY KEY, name varchar(9))")
+    place.query("CREATE TABLE ~.children (parent bigint, CONSTRAINT kept FOREIGN KEY (parent) REFERENCES ~.t (id))")
+    for write in ({"write": "upsert"}, {"write": "changes", "deleteWhen": "name = 'x'"}):
+        writer = writer_of(make(place, key=["id"], **write), Letters())
+        if write["write"] == "upsert":
+            writer.write(harness.batch_of(GOOD))
+        else:
+            with pytest.raises(ConfigurationError, match=r"InvalidDeadLetter: .*: foreign key kept"):
+                writer.write(harness.batch_of(GOOD))
+        give_up(writer)
+    place.query("DROP TABLE ~.children")
 
 
 @pytest.mark.integration

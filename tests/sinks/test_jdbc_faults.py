@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -130,6 +131,37 @@ def test_a_wrong_password_is_refused_and_not_told(
     assert caught.value.reason in ("ConnectionRefused", "PermissionDenied")
     told = f"{caught.value!r} {caught.value} {caught.value.__cause__!r} {sink.options!r} {sink.options.address!r}"
     assert "wrong-secret" not in told
+
+
+def test_a_commit_that_ends_in_a_deadlock_is_tried_again(postgresql_place: PostgreSQLPlace) -> None:
+    place = postgresql_place
+    place.query("DROP TABLE ~.t")
+    sink = make(place, write="upsert", key=["id"])
+    sink.prepare_target(harness.SCHEMA)
+    commit(sink, stage(sink, 1, [(1, "a"), (2, "b")]))
+    staged = stage(sink, 2, [(2, "d"), (1, "c")])
+    made: list[harness.Round] = []
+    committing = threading.Thread(target=lambda: made.append(commit(sink, staged, 1)))
+    with place.server.connect("sinkjob") as other, other.transaction():
+        other.execute("SET LOCAL deadlock_timeout = '60s'")  # the committer finds it out first
+        other.execute(f'UPDATE "{place.schema}".t SET name = name WHERE id = 2'.encode())
+        committing.start()
+        wait_for_a_lock(place)
+        other.execute(f'UPDATE "{place.schema}".t SET name = name WHERE id = 1'.encode())
+        committing.join(timeout=60)
+    assert (made[0].answers(), made[0].reasons()) == ({Answer.RETRY_LATER}, {"Deadlock"})
+    assert commit(sink, staged, 1).answers() == {Answer.COMMITTED}
+    assert visible(place) == Counter([(1, "c"), (2, "d")])
+
+
+def wait_for_a_lock(place: PostgreSQLPlace) -> None:
+    """Until the committer waits for the row that another session holds."""
+    for _ in range(200):
+        waits = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'sinkjob' AND wait_event_type = 'Lock'"
+        if place.query(waits):
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody waits")
 
 
 def test_many_committers_at_once_commit_once(postgresql_place: PostgreSQLPlace) -> None:

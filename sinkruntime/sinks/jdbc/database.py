@@ -161,8 +161,12 @@ class Database(ABC):
         """The sets of columns that are unique by an index or a primary key."""
 
     @abstractmethod
-    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
-        """CHECKs, unique indexes and foreign keys that may refuse what `write` (insert, upsert, changes) does."""
+    def checks(self, session: Session, schema: str, table: str) -> list[Rule]:
+        """The table's CHECKs, with their conditions where the database tells them."""
+
+    @abstractmethod
+    def late_rules(self, session: Session, schema: str, table: str, *, deletes: bool) -> list[Rule]:
+        """Its unique indexes and foreign keys; with `deletes` also those of other tables that refer to it."""
 
     @abstractmethod
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:

@@ -112,7 +112,10 @@ class DuckDB(Database):
         )
         return [frozenset(row[0]) for row in rows]
 
-    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+    def checks(self, session: Session, schema: str, table: str) -> list[Rule]:
+        raise NotImplementedError("rows are staged in files, which know no rule")
+
+    def late_rules(self, session: Session, schema: str, table: str, *, deletes: bool) -> list[Rule]:
         raise NotImplementedError("rows are staged in files, which know no rule")
 
     def column_type(self, kind: pa.DataType, *, key: bool) -> str | None:

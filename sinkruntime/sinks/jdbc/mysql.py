@@ -193,7 +193,7 @@ class MySQL(Database):
             found.setdefault(index, set()).add(name if part is None else f"{name}({part})")
         return [frozenset(names) for names in found.values()]
 
-    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
+    def checks(self, session: Session, schema: str, table: str) -> list[Rule]:
         if "MariaDB" in session.run("SELECT version()")[0][0]:
             mine = "constraint_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
             sql = f"SELECT constraint_name, check_clause FROM information_schema.check_constraints WHERE {mine}"
@@ -202,16 +202,18 @@ class MySQL(Database):
                 "SELECT constraint_name, '' FROM information_schema.table_constraints "
                 f"WHERE constraint_type = 'CHECK' AND {_HERE}"
             )
-        checks = session.run(sql, schema, table)
+        rows = session.run(sql, schema, table)
+        return [Rule(f"check {name}", text, frozenset(_QUOTED.findall(text))) for name, text in rows]
+
+    def late_rules(self, session: Session, schema: str, table: str, *, deletes: bool) -> list[Rule]:
         foreign = session.run(
             "SELECT DISTINCT constraint_name FROM information_schema.key_column_usage WHERE referenced_table_name IS "
-            "NOT NULL AND (table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? OR ? = 'changes' AND "
+            "NOT NULL AND (table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? OR ? AND "
             "referenced_table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND referenced_table_name = ?)",
-            schema, table, write, schema, table,
+            schema, table, deletes, schema, table,
         )  # fmt: skip
         unique = self.unique_keys(session, schema, table)
         return [
-            *(Rule(f"check {name}", text, frozenset(_QUOTED.findall(text))) for name, text in checks),
             *(Rule(f"the unique index of {', '.join(sorted(columns))}", "", columns, True) for columns in unique),
             *(Rule(f"foreign key {name}") for (name,) in foreign),
         ]

@@ -165,14 +165,17 @@ class PostgreSQL(Database):
             found.setdefault(index, set()).add(name)
         return [frozenset(names) for names in found.values()]
 
-    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
-        target = self.dialect.qualified(schema, table)
-        checks = session.run(
+    def checks(self, session: Session, schema: str, table: str) -> list[Rule]:
+        rows = session.run(
             "SELECT c.conname, pg_get_expr(c.conbin, c.conrelid), array(SELECT a.attname::text FROM pg_attribute a "
             "WHERE a.attrelid = c.conrelid AND a.attnum = ANY(c.conkey)) FROM pg_constraint c "
             "WHERE c.contype = 'c' AND c.conrelid = to_regclass(?)",
-            target,
+            self.dialect.qualified(schema, table),
         )
+        return [Rule(f"check {name}", condition, frozenset(columns)) for name, condition, columns in rows]
+
+    def late_rules(self, session: Session, schema: str, table: str, *, deletes: bool) -> list[Rule]:
+        target = self.dialect.qualified(schema, table)
         unique = session.run(
             "SELECT c.relname, CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL AND i.indisunique THEN "
             "array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = "
@@ -182,13 +185,12 @@ class PostgreSQL(Database):
         )
         foreign = session.run(
             "SELECT conname FROM pg_constraint WHERE contype = 'f' AND (conrelid = to_regclass(?) OR "
-            "(? = 'changes' AND confrelid = to_regclass(?)))",
+            "(? AND confrelid = to_regclass(?)))",
             target,
-            write,
+            deletes,
             target,
         )
         return [
-            *(Rule(f"check {name}", condition, frozenset(columns)) for name, condition, columns in checks),
             *(Rule(f"unique index {name}", "", frozenset(columns or ()), True) for name, columns in unique),
             *(Rule(f"foreign key {name}") for (name,) in foreign),
         ]

@@ -105,10 +105,14 @@ class SQLite(Database):
             found.append(frozenset(row[0] for row in session.run("SELECT name FROM pragma_index_info(?)", index)))
         return found
 
-    def rules(self, session: Session, schema: str, table: str, write: str) -> list[Rule]:
-        """SQLite lists no CHECK; it stands in the table's SQL. It heeds no foreign key unless it is told to."""
+    def checks(self, session: Session, schema: str, table: str) -> list[Rule]:
+        """SQLite lists none; they stand in the table's SQL."""
         ((text,),) = session.run("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", table)
-        rules = [Rule("a CHECK")] if _CHECK.search(text) else []
+        return [Rule("a CHECK")] if _CHECK.search(text) else []
+
+    def late_rules(self, session: Session, schema: str, table: str, *, deletes: bool) -> list[Rule]:
+        """SQLite heeds no foreign key unless it is told to."""
+        rules = []
         if any(row[0] for row in session.run("SELECT pk FROM pragma_table_info(?) WHERE pk > 0", table)):
             rules.append(Rule("the primary key", "", self.unique_keys(session, schema, table)[0], True))
         indexes = session.run('SELECT name, partial, origin FROM pragma_index_list(?) WHERE "unique" = 1', table)

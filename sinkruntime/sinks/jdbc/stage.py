@@ -164,10 +164,13 @@ class TableStage(Stage):
 
     def rules_for(self, session: Session, columns: Sequence[Column], reject: Reject | None) -> list[Rule]:
         """The target's rules that are met when rows are staged; see `loader` for `reject`."""
-        rules = self.database.rules(session, self.schema, self.table, self.options.write)
-        copied, late = split_rules(rules, [column.name for column in columns])
+        checks = self.database.checks(session, self.schema, self.table)
+        copied, late = split_rules(checks, [column.name for column in columns])
         if reject is not None:
-            check_in_time(late, self.options)
+            deletes = self.options.write is Write.CHANGES
+            check_in_time(
+                [*late, *self.database.late_rules(session, self.schema, self.table, deletes=deletes)], self.options
+            )
         return copied
 
     def qualified(self, name: str) -> str:
