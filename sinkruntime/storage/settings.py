@@ -6,6 +6,7 @@ Read from the manifest, as `options.storage`. Never connects to anything.
 from __future__ import annotations
 
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,6 +16,22 @@ from sinkruntime.spec.base import Model, PositiveDuration, Text
 #: Schemes of `path`.
 LOCAL_SCHEMES = ("", "file")
 S3_SCHEMES = ("s3", "s3a")
+
+
+def is_local(location: str) -> bool:
+    """Whether a place is a path of this machine."""
+    return urlsplit(location).scheme in LOCAL_SCHEMES
+
+
+def check_location(option: str, location: str, s3: str = "s3") -> None:
+    """Raises `PydanticCustomError` unless it is a local path or a bucket. `option`: its name; `s3`: the scheme said."""
+    place = urlsplit(location)
+    words = {"option": option, "scheme": place.scheme, "s3": s3}
+    if place.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
+        text = "`{option}`: {scheme}:// is not supported; expected a local path, or {s3}://bucket/prefix"
+        raise PydanticCustomError("scheme", text, words)
+    if place.scheme in S3_SCHEMES and not place.netloc:
+        raise PydanticCustomError("bucket", "`{option}` names no bucket; expected {s3}://bucket/prefix", words)
 
 
 class Storage(Model):

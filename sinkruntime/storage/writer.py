@@ -6,7 +6,7 @@ Runs in an executor task, made by the `file` and `hive` sinks. It knows formats 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +39,15 @@ class Layout:
 class OpenFile:
     """One file being written: rows are gathered until they make a group, where the format has groups."""
 
-    def __init__(self, output: Output, schema: pa.Schema, layout: Layout) -> None:
+    def __init__(self, output: Output, schema: pa.Schema, open_format: OpenFormat, target_file_bytes: int) -> None:
         self.output = output
         self.rows = 0
         self.buffered_bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._schema = schema
-        self._group_bytes_max = min(GROUP_BYTES_MAX, layout.target_file_bytes)
-        self._format = layout.open_format(output.stream, schema)
+        self._group_bytes_max = min(GROUP_BYTES_MAX, target_file_bytes)
+        self._format = open_format(output.stream, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
@@ -98,7 +98,7 @@ class FileWriter(SinkWriter):
             file.write(part)
             if file.output.size_bytes >= self._layout.target_file_bytes:
                 self._finish(directory)
-        self._bound_buffers()
+        bound_buffers(self._open, self._finish)
 
     def flush(self, end_of_input: bool) -> None:
         for directory in list(self._open):
@@ -157,7 +157,9 @@ class FileWriter(SinkWriter):
                 self._began_seconds = self._context.clock.monotonic()
             output = self._storage.create(directory, self._next_name())
             self._outputs.append(output)
-            file = self._open[directory] = OpenFile(output, self._schema, self._layout)
+            layout = self._layout
+            file = OpenFile(output, self._schema, layout.open_format, layout.target_file_bytes)
+            self._open[directory] = file
         self._open.move_to_end(directory)
         return file
 
@@ -174,17 +176,15 @@ class FileWriter(SinkWriter):
         self._context.count("files")
         self._context.count("bytes", item["size"])
 
-    def _bound_buffers(self) -> None:
-        """Encode the largest buffers until all together are small enough; where that does not help, close files."""
-        while self._buffered_bytes() > BUFFERED_BYTES_MAX:
-            largest = max(self._open.values(), key=lambda file: file.buffered_bytes)
-            if largest.buffered_bytes:
-                largest.encode()
-            else:
-                self._finish(next(iter(self._open)))
 
-    def _buffered_bytes(self) -> int:
-        return sum(file.buffered_bytes + file.output.buffered_bytes for file in self._open.values())
+def bound_buffers(open_files: Mapping[str, OpenFile], close: Callable[[str], None]) -> None:
+    """Encode the largest buffers until all together are small enough; where that does not help, `close` files."""
+    while sum(file.buffered_bytes + file.output.buffered_bytes for file in open_files.values()) > BUFFERED_BYTES_MAX:
+        largest = max(open_files.values(), key=lambda file: file.buffered_bytes)
+        if largest.buffered_bytes:
+            largest.encode()
+        else:
+            close(next(iter(open_files)))
 
 
 def file_schema(schema: pa.Schema, partition_by: tuple[str, ...]) -> pa.Schema:

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Matching, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
-from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES, Storage
+from sinkruntime.storage.settings import Storage, check_location, is_local
 
 DEFAULT_DATABASE = "default"
 
@@ -94,7 +94,7 @@ class Options(OptionsModel):
     @property
     def is_local(self) -> bool:
         """Whether the options themselves say that the files are on a local path."""
-        return self.location is not None and urlsplit(self.location).scheme in LOCAL_SCHEMES
+        return self.location is not None and is_local(self.location)
 
     def codec(self, kind: Format) -> str:
         """The compression, or the format's default."""
@@ -108,7 +108,7 @@ class Options(OptionsModel):
                 "metastore", "`metastore`: expected one address, thrift://host or thrift://host:9083"
             )
         if self.location is not None:
-            self._check_location(self.location)
+            check_location("location", self.location, "s3a")
         known = COMPRESSIONS[self.format or Format.PARQUET]
         if self.compression is not None and self.compression not in known:
             raise PydanticCustomError(
@@ -117,14 +117,3 @@ class Options(OptionsModel):
                 {"format": self.format or Format.PARQUET, "codec": self.compression, "known": ", ".join(known)},
             )
         return self
-
-    def _check_location(self, location: str) -> None:
-        place = urlsplit(location)
-        if place.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
-            raise PydanticCustomError(
-                "scheme",
-                "`location`: {scheme}:// is not supported; expected a local path, or s3a://bucket/prefix",
-                {"scheme": place.scheme},
-            )
-        if place.scheme in S3_SCHEMES and not place.netloc:
-            raise PydanticCustomError("bucket", "`location` names no bucket; expected s3a://bucket/prefix")

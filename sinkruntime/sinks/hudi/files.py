@@ -1,6 +1,6 @@
 """One Parquet file of a Hudi table being written: Hudi's columns before the rows' own.
 
-Called by both writers. Rows are gathered until they make a row group.
+Called by both writers. How rows become row groups is the matter of `storage.writer`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet
 
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.schemas import META
-from sinkruntime.storage.base import Item, Output
+from sinkruntime.storage.base import Output
+from sinkruntime.storage.columnar import ParquetWriter
+from sinkruntime.storage.writer import OpenFile
 
 pc: Any = pyarrow.compute  # its stubs know no mixed arguments
-
-GROUP_ROWS_MAX = 1_000_000
-GROUP_BYTES_MAX = 64 * 1024**2
 
 
 @dataclass(slots=True)
@@ -37,47 +35,15 @@ class Sequence:
         return pc.binary_join_element_wise(f"{self.instant}_{self.subtask}_", numbers, "")
 
 
-class DataFile:
+class DataFile(OpenFile):
     """A file that is staged; it ends in `finish`, or in its output's `discard`."""
 
     def __init__(self, output: Output, name: str, schema: pa.Schema, options: Options) -> None:
-        self.output = output
-        self.name = name
-        self.rows = 0
-        self.buffered_bytes = 0
-        self._schema = schema
-        self._batches: list[pa.RecordBatch] = []
-        self._buffered_rows = 0
-        self._group_bytes_max = min(GROUP_BYTES_MAX, options.target_file_size.bytes)
-        stream: Any = output.stream
-        codec: Any = options.compression.value
-        self._writer = pyarrow.parquet.ParquetWriter(
-            stream, schema, compression=codec, version="2.6", coerce_timestamps="us"
+        codec = options.compression.value
+        super().__init__(
+            output, schema, lambda stream, rows: ParquetWriter(stream, rows, codec), options.target_file_size.bytes
         )
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Rows of the file's schema."""
-        self._batches.append(batch)
-        self._buffered_rows += batch.num_rows
-        self.buffered_bytes += batch.nbytes
-        self.rows += batch.num_rows
-        if self.buffered_bytes >= self._group_bytes_max or self._buffered_rows >= GROUP_ROWS_MAX:
-            self.encode()
-
-    def encode(self) -> None:
-        """Encode what is gathered."""
-        if self._batches:
-            table = pa.Table.from_batches(self._batches, self._schema)
-            self._batches, self._buffered_rows, self.buffered_bytes = [], 0, 0
-            self._writer.write_table(table, row_group_size=GROUP_ROWS_MAX)
-            self.output.stream.check()
-
-    def finish(self) -> Item:
-        """What the committer needs to know of it."""
-        self.encode()
-        self._writer.close()
-        self.output.stream.check()
-        return {**self.output.finish(), "rows": self.rows}
+        self.name = name
 
 
 def with_meta(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Matching, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
-from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES, Storage
+from sinkruntime.storage.settings import Storage, check_location, is_local
 from sinkruntime.tables.changes import CONDITIONS, Condition
 
 #: Hudi names its columns in Avro, so only such names can be written.
@@ -77,12 +76,8 @@ class Options(OptionsModel):
     storage: Storage = Field(default=Storage(), description="How an object store is reached.")
 
     @property
-    def scheme(self) -> str:
-        return urlsplit(self.path).scheme
-
-    @property
     def is_local(self) -> bool:
-        return self.scheme in LOCAL_SCHEMES
+        return is_local(self.path)
 
     @property
     def is_upsert(self) -> bool:
@@ -94,14 +89,7 @@ class Options(OptionsModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
-            raise PydanticCustomError(
-                "scheme",
-                "`path`: {scheme}:// is not supported; expected a local path, or s3://bucket/prefix",
-                {"scheme": self.scheme},
-            )
-        if not self.is_local and not urlsplit(self.path).netloc:
-            raise PydanticCustomError("bucket", "`path` names no bucket; expected s3://bucket/prefix")
+        check_location("path", self.path)
         self._check_write()
         return self
 

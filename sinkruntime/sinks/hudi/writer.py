@@ -21,9 +21,7 @@ from sinkruntime.sinks.hudi.schemas import avro, file_schema
 from sinkruntime.sinks.hudi.timeline import Timeline, commit_path
 from sinkruntime.storage.base import Item, Output
 from sinkruntime.storage.names import owner_digest
-
-#: What all open files of a task may hold unencoded.
-BUFFERED_BYTES_MAX = 256 * 1024**2
+from sinkruntime.storage.writer import bound_buffers
 
 
 class HudiWriter(SinkWriter):
@@ -142,7 +140,7 @@ class InsertWriter(HudiWriter):
             file.write(named(with_meta(rows, self._schema, sequence, keys, partition), file.name))
             if file.output.size_bytes >= self._options.target_file_size.bytes:
                 self._close(partition)
-        self._bound_buffers()
+        bound_buffers(self._open, self._close)
 
     def flush(self, end_of_input: bool) -> None:
         for partition in list(self._open):
@@ -167,15 +165,3 @@ class InsertWriter(HudiWriter):
     def _close(self, partition: str) -> None:
         self._finish(self._open[partition], partition)
         del self._open[partition]
-
-    def _bound_buffers(self) -> None:
-        """Encode the largest buffers until all together are small enough; where that does not help, close files."""
-        while self._buffered_bytes() > BUFFERED_BYTES_MAX:
-            largest = max(self._open.values(), key=lambda file: file.buffered_bytes)
-            if largest.buffered_bytes:
-                largest.encode()
-            else:
-                self._close(next(iter(self._open)))
-
-    def _buffered_bytes(self) -> int:
-        return sum(file.buffered_bytes + file.output.buffered_bytes for file in self._open.values())

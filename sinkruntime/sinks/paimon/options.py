@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from typing import Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Model, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
-from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES, Storage
+from sinkruntime.storage.settings import Storage, check_location, is_local
 from sinkruntime.tables.changes import CONDITIONS, Condition
 
 BUCKETS_MAX = 10_000
@@ -91,12 +90,8 @@ class Options(OptionsModel):
     storage: Storage = Field(default=Storage(), description="How an object store is reached.")
 
     @property
-    def scheme(self) -> str:
-        return urlsplit(self.catalog.warehouse).scheme
-
-    @property
     def is_local(self) -> bool:
-        return self.scheme in LOCAL_SCHEMES
+        return is_local(self.catalog.warehouse)
 
     @property
     def table_path(self) -> str:
@@ -111,14 +106,7 @@ class Options(OptionsModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
-            raise PydanticCustomError(
-                "scheme",
-                "`catalog.warehouse`: {scheme}:// is not supported; expected a local path, or s3://bucket/prefix",
-                {"scheme": self.scheme},
-            )
-        if not self.is_local and not urlsplit(self.catalog.warehouse).netloc:
-            raise PydanticCustomError("bucket", "`catalog.warehouse` names no bucket; expected s3://bucket/prefix")
+        check_location("catalog.warehouse", self.catalog.warehouse)
         if "$" in self.table:
             raise PydanticCustomError(
                 "branch", "`table`: branches, system tables and `${...}` are not supported; expected `database.table`"
