@@ -23,13 +23,16 @@ def serve_relay(listener: socket.socket, connect: Callable[[], socket.socket]) -
             near, _ = listener.accept()
         except OSError:
             return
-        try:
-            far = connect()
-        except OSError:
-            near.close()
-            continue
-        for source, sink in ((near, far), (far, near)):
-            threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
+        threading.Thread(target=_relay, args=(near, connect), daemon=True).start()
+
+
+def _relay(near: socket.socket, connect: Callable[[], socket.socket]) -> None:
+    """One connection, in both directions, until either end is through."""
+    with near, contextlib.suppress(OSError), connect() as far:
+        back = threading.Thread(target=_copy, args=(far, near), daemon=True)
+        back.start()
+        _copy(near, far)
+        back.join()
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
@@ -38,6 +38,11 @@ class S3Server:
     def address(self) -> str:
         """`host:port`, as a proxy's upstream."""
         return self.endpoint.removeprefix("http://")
+
+    def storage(self, endpoint: str | None = None) -> dict[str, Any]:
+        """A sink's `storage` options for this server, or for a proxy in front of it."""
+        keys = {"accessKey": self.access_key, "secretKey": self.secret_key}
+        return {"endpoint": endpoint or self.endpoint, "region": self.region, "pathStyle": True, **keys}
 
     def client(self, endpoint: str | None = None) -> "S3Client":
         """A client of this server, or of a proxy in front of it: one attempt, short time limits. Close it."""

@@ -20,6 +20,7 @@ import pyarrow.orc
 from sinkruntime.sinks.hive import HiveSink
 from sinkruntime.sinks.hive.options import Options
 from tests.servers.hive_metastore import BUCKET, Metastore
+from tests.servers.s3 import S3Server
 from tests.sinks import harness
 from tests.sinks.harness import LEDGER, Row
 
@@ -99,6 +100,11 @@ class Place:
         """Make it by the metastore's own client."""
         with self.server.client() as client:
             client.create_table(table)
+
+
+def on_s3(server: S3Server, database: str) -> dict[str, Any]:
+    """Options for a table in the bucket that the metastore knows."""
+    return {"location": f"s3a://{BUCKET}/{database}", "storage": server.storage()}
 
 
 def files_of(directory: Path) -> list[Path]:

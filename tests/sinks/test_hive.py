@@ -15,7 +15,7 @@ from tests.servers.s3 import S3Server
 from tests.sinks import harness
 from tests.sinks.contract import SinkContract
 from tests.sinks.harness import LEDGER, Row
-from tests.sinks.hive_place import Place
+from tests.sinks.hive_place import Place, on_s3
 
 pytestmark = pytest.mark.integration
 
@@ -94,14 +94,7 @@ class TestPartitionedParquetOnS3(HiveContract):
 
     @pytest.fixture
     def place(self, hive_bucket: S3Server, hive_metastore: Metastore, hive_database: str) -> Place:
-        storage = {
-            "endpoint": hive_bucket.endpoint,
-            "region": hive_bucket.region,
-            "accessKey": hive_bucket.access_key,
-            "secretKey": hive_bucket.secret_key,
-            "pathStyle": True,
-        }
-        settings = {**self.settings, "location": f"s3a://{BUCKET}/{hive_database}", "storage": storage}
+        settings = {**self.settings, **on_s3(hive_bucket, hive_database)}
         place = Place(hive_metastore, hive_database, settings, hive_metastore.uri)
         place.sink().prepare_target(harness.SCHEMA)
         return place

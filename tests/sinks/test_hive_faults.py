@@ -14,11 +14,12 @@ from sinkruntime.api import Answer
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.hive.committer import HiveAggregatedCommitter
 from tests.servers.hive_metastore import Metastore
+from tests.servers.s3 import S3Server
 from tests.servers.toxiproxy import Proxy, Toxiproxy
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES, commit_writers_only
 from tests.sinks.harness import commit, stage
-from tests.sinks.hive_place import Place
+from tests.sinks.hive_place import Place, on_s3
 
 pytestmark = pytest.mark.integration
 
@@ -204,6 +205,17 @@ def test_a_table_that_is_gone_is_said_by_name_and_there_is_nothing_to_clean(plac
     assert sink.evidence().target == ""
     with pytest.raises(TargetError, match="TableMissing"):
         place.sink(createTable=False).prepare_target(harness.SCHEMA)
+
+
+def test_a_wrong_key_of_the_bucket_is_said_by_name(
+    hive_bucket: S3Server, hive_metastore: Metastore, hive_database: str
+) -> None:
+    settings = on_s3(hive_bucket, hive_database)
+    settings["storage"]["secretKey"] = "wrong-secret"
+    with pytest.raises(TargetError, match="PermissionDenied") as caught:
+        make(hive_metastore, hive_database, **settings)
+    assert caught.value.path == "options.table"
+    assert "wrong-secret" not in str(caught.value)
 
 
 def test_a_table_that_was_moved_is_another_target(place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -72,6 +73,26 @@ def write(place: Place, rows: pa.RecordBatch, **settings: Any) -> harness.Round:
     finally:
         writer.close()
     return commit(sink, staged)
+
+
+@pytest.mark.parametrize("version", ["hive_metastore", "hive_metastore_3"])
+def test_every_layout_is_made_and_written(request: pytest.FixtureRequest, version: str) -> None:
+    server: Metastore = request.getfixturevalue(version)
+    database = server.make_database()
+    for external, kind, keys in itertools.product([True, False], ["parquet", "orc"], [[], ["id"]]):
+        settings: dict[str, Any] = {"format": kind, "partitionBy": keys}
+        name = f"{'external' if external else 'managed'}_{kind}_{len(keys)}"
+        if external:
+            settings["location"] = str(server.external / database / name)
+        place = Place(server, database, settings, server.uri, name)
+        sink = place.sink()
+        sink.prepare_target(harness.SCHEMA)
+        assert commit(sink, stage(sink, 1, ROWS)).answers() == {Answer.COMMITTED}, name
+        assert commit(sink, stage(sink, 2, MORE), 1).answers() == {Answer.COMMITTED}, name
+        assert place.rows() == Counter(ROWS + MORE), name
+        assert place.keys == keys
+        # Without a location it is in the metastore's warehouse: Hive 4 has one of its own for external tables.
+        assert place.directory.is_relative_to(server.external if external else server.folder), name
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc"])

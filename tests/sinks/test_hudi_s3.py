@@ -40,14 +40,7 @@ class Place:
     reader: HudiReader
 
     def options(self, **more: Any) -> Options:
-        storage = {
-            "endpoint": self.endpoint,
-            "region": self.server.region,
-            "accessKey": self.server.access_key,
-            "secretKey": self.server.secret_key,
-            "pathStyle": True,
-            **more.pop("storage", {}),
-        }
+        storage = self.server.storage(self.endpoint) | more.pop("storage", {})
         given = {"path": f"s3://{self.bucket}/some/table", "table": "flights", "storage": storage}
         return Options.model_validate(given | more)
 

@@ -124,3 +124,41 @@ def test_a_table_of_hudis_own_writer_is_appended_to_and_read_by_both(tmp_path: P
     assert sorted((row["id"], row["label"]) for row in rows) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
     assert commit(sink, stage(sink, 2, [{"id": 5, "label": "b"}], required), 1).answers() == {Answer.COMMITTED}
     assert {row["id"] for row in hudi_spark.rows(str(path))} == {1, 2, 3, 4, 5}
+
+
+def test_what_hudi_archives_is_no_evidence_any_more_and_is_never_guessed(
+    tmp_path: Path, hudi_spark: HudiReader
+) -> None:
+    """Hudi's archiver takes our commits out of the timeline, in the order of their instants; their rows stay."""
+    path = tmp_path / "ours"
+    theirs = {
+        "hoodie.table.name": "flights",
+        "hoodie.write.table.version": "6",
+        "hoodie.write.auto.upgrade": "false",
+        "hoodie.metadata.enable": "false",
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+        "hoodie.datasource.write.operation": "insert",
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "sinkjob.write": "SELECT CAST(100 AS BIGINT) id, 'theirs' label",
+    }
+    schema = pa.schema({"id": pa.int64(), "label": pa.string()})
+    sink = sink_at(path, recordKey=["id"])
+    sink.prepare_target(schema)
+    for number in range(1, 5):
+        row_ = [{"id": number, "label": "a"}]
+        assert commit(sink, stage(sink, number, row_, schema), number - 1).answers() == {Answer.COMMITTED}
+    before = len(list(path.glob(".hoodie/*.commit")))
+    hudi_spark.rows(str(path), theirs)
+    assert len(list(path.glob(".hoodie/*.commit"))) < before
+    assert sink.evidence().checkpoint == 4
+    sink.prepare_target(schema)
+    assert commit(sink, stage(sink, 5, [{"id": 5, "label": "a"}], schema), 4).answers() == {Answer.COMMITTED}
+    for _ in range(3):
+        rows = hudi_spark.rows(str(path), theirs)
+    assert sorted(row["id"] for row in rows) == [1, 2, 3, 4, 5, 100, 100, 100, 100]
+    assert sink.evidence().checkpoint == 0
+    assert commit(sink, stage(sink, 6, [{"id": 6, "label": "a"}], schema), 5).reasons() == {"TargetBehindLedger"}

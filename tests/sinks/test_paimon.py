@@ -124,15 +124,14 @@ class TestPartitioned(PaimonContract):
 def warehouse_on_s3(peer: PaimonPeer, server: S3Server, endpoint: str) -> Iterator[Place]:
     """A warehouse on S3, whose server keeps objects as plain files."""
     bucket = server.make_bucket(f"bucket-{uuid.uuid4().hex[:12]}")
-    keys = {"accessKey": server.access_key, "secretKey": server.secret_key}
-    storage = {"endpoint": endpoint, "region": server.region, "pathStyle": True, **keys}
     client = server.client()
 
     def drop() -> None:
         for entry in client.list_objects_v2(Bucket=bucket).get("Contents", []):
             client.delete_object(Bucket=bucket, Key=entry["Key"])
 
-    yield Place(peer, server.data_dir / bucket / "some", f"s3://{bucket}/some", {"storage": storage}, drop)
+    options = {"storage": server.storage(endpoint)}
+    yield Place(peer, server.data_dir / bucket / "some", f"s3://{bucket}/some", options, drop)
     client.close()
 
 
