@@ -124,17 +124,20 @@ class ConfigurationError(_AtPath):
     """The manifest is well-formed, yet cannot work in this environment (no Java, a missing file, a wrong class)."""
 
 
+UNAVAILABLE_ADVICE = "see that the target runs and is reached from here; what was not decided is run again"
+
+
 class TargetError(_AtPath):
     """A target or source turned something down for good, or does not fit the rows (schema, permission)."""
 
 
-class TargetUnavailable(_AtPath):
-    """A target was not reached, or had no room for us just now: nothing was decided, and the same may work later."""
+class TargetUnavailable(TargetError):
+    """It was not reached, or had no room for us just now: nothing was decided, and the same may work later."""
 
     kind: ClassVar[str] = "TargetUnavailable"
 
     def __init__(self, message: str, *, path: str = "", advice: str = "") -> None:
-        super().__init__(self.kind, message, path=path, advice=advice)
+        super().__init__(self.kind, message, path=path, advice=advice or UNAVAILABLE_ADVICE)
 
 
 class WriterFailed(_AtPath):

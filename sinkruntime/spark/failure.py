@@ -22,7 +22,6 @@ _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 #: The last resort for Spark's own texts, which carry whole plans and stack traces.
 MESSAGE_CHARACTERS_MAX = 2000
-_UNAVAILABLE = "see that the target runs and is reached from the executors; what was not decided is run again"
 #: Java may make a circle of causes.
 CAUSES_MAX = 20
 
@@ -96,7 +95,7 @@ def _restore(facts: dict[str, str]) -> SinkjobError:
     if kind == WriterFailed.__name__:
         return WriterFailed(message, path=path)
     if kind == TargetUnavailable.__name__:
-        return TargetUnavailable(message, path=path, advice=_UNAVAILABLE)
+        return TargetUnavailable(message, path=path, advice=advice)
     if kind == ConfigurationError.__name__:
         return ConfigurationError(facts["reason"], message, path=path, advice=advice)
     if kind == TargetError.__name__:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sinkruntime.api import Answer, Lineage
-from sinkruntime.errors import ConfigurationError, TargetError
+from sinkruntime.errors import ConfigurationError, TargetError, TargetUnavailable
 from sinkruntime.sinks.jdbc.database import Passing
 from sinkruntime.spark.failure import TaskFailure
 from tests.servers.postgresql import PASSWORD
@@ -94,7 +94,7 @@ def test_a_server_that_is_not_reached_is_tried_again_and_tells_no_password(
     request = harness.requests_for(sink, staged).aggregated[0]
     committer.commit([request])
     assert request.answer is Answer.RETRY_LATER
-    with pytest.raises(TargetError, match="NotReached") as caught:
+    with pytest.raises(TargetUnavailable, match="NotReached") as caught:
         sink.evidence()
     assert PASSWORD not in f"{request.message} {caught.value!r} {caught.value}"
     committer.close()

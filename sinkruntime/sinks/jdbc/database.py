@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import pyarrow as pa
 
-from sinkruntime.errors import ConfigurationError, TargetError
+from sinkruntime.errors import ConfigurationError, TargetError, TargetUnavailable
 from sinkruntime.sinks.jdbc.address import Address
 from sinkruntime.sinks.jdbc.dialects import Dialect
 
@@ -247,7 +247,9 @@ def asked(database: Database, action: Callable[[Session], T]) -> T:
         with named(database):
             return _repeated(lambda: _asked_once(database, action))
     except Passing as error:
-        raise TargetError(error.reason, error.message, path="options.url") from error
+        if error.reason == "LockTimeout":
+            raise TargetError(error.reason, error.message, path="options.table") from error
+        raise TargetUnavailable(str(error), path="options.url") from error
 
 
 def connected(database: Database) -> Session:
