@@ -14,7 +14,7 @@ from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.jdbc.refusals import Sieve
 from tests.sinks import harness
 from tests.sinks.harness import Row, Staged, commit
-from tests.sinks.jdbc_places import Place, PostgreSQLPlace, make, visible
+from tests.sinks.jdbc_places import Place, PostgreSQLPlace, SQLitePlace, make, visible
 
 #: What each database is asked to refuse: the table, the kept rows, the refused ones.
 STRICT = "(id integer NOT NULL CHECK (id <> 13), name varchar(5) NOT NULL)"
@@ -240,6 +240,28 @@ def test_the_key_of_an_upsert_refuses_none_and_a_null_in_it_is_a_dead_letter(
     assert commit(sink, staged_of(sink, writer)).answers() == {Answer.COMMITTED}
     assert visible(place) == Counter([(1, "c"), (2, "d")])
     assert (letters.rows, letters.reasons) == ([(None, "b")], {"NullInKey"})
+
+
+def test_the_dead_letters_of_a_file_may_go_into_that_very_file(sqlite_place: SQLitePlace) -> None:
+    """One process at a time writes to it: they are handed on when the writer has let go of it."""
+    place = sqlite_place
+    remade(place, SQLITE)
+    sink, dead = make(place), make(place, sink="rejects", table="rejects", lockTimeout="1s")
+    sink.prepare_target(harness.SCHEMA)
+    dead.prepare_target(harness.SCHEMA)
+    into = harness.open_writer(dead)
+    letters = Letters()
+
+    def reject(rows: pa.RecordBatch, reason: str, message: str) -> None:
+        letters(rows, reason, message)
+        into.write(rows)
+
+    writer = sink.create_writer(replace(harness.writer_context(sink, Lineage(1, 1, 0, 1, 0)), reject=reject))
+    writer.write(harness.batch_of([(1, "a"), (2, None), (3, None)]))
+    for made, by in ((sink, writer), (dead, into)):
+        assert commit(made, staged_of(made, by)).answers() == {Answer.COMMITTED}
+    assert visible(place) == Counter([(1, "a")])
+    assert place.query("SELECT id FROM ~.rejects") == [(2,), (3,)]
 
 
 def test_duckdb_says_that_it_refuses_no_row_in_time(duckdb_place: Any) -> None:

@@ -54,7 +54,7 @@ def row_of(number: int) -> dict[str, object]:
     return {"id": 2**40 + number if kind == 2 else number, "name": names[kind]}
 
 
-@pytest.mark.parametrize("mode", ["staging", "xa"])
+@pytest.mark.parametrize("mode", ["staging", pytest.param("xa", marks=pytest.mark.exhaustive)])
 def test_rows_in_are_rows_written_and_rows_dead(
     mode: str, postgresql_place: PostgreSQLPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
