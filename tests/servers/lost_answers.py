@@ -11,11 +11,13 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 CHUNK_BYTES = 65536
 #: A statement stands in a small message; rows on their way are not searched.
 STATEMENT_BYTES_MAX = 4096
+#: A farewell of PostgreSQL or MySQL: it has no answer.
+FAREWELL_BYTES = 5
 
 
 class LostAnswers:
@@ -29,6 +31,7 @@ class LostAnswers:
         self._statements = statements
         self._chance = random.Random(seed)
         self._left = 0
+        self._then: Callable[[], None] = lambda: None
         self._listener = socket.create_server(("127.0.0.1", 0))
 
     @property
@@ -37,9 +40,10 @@ class LostAnswers:
         host, port = self._listener.getsockname()
         return f"{host}:{port}"
 
-    def lose_answer(self, number: int) -> None:
-        """The answer to the `number`-th request from now on is lost."""
+    def lose_answer(self, number: int, then: Callable[[], None] = lambda: None) -> None:
+        """The answer to the `number`-th request from now on is lost, and when that was sent, `then` is called."""
         self._left = number
+        self._then = then
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -79,7 +83,10 @@ class LostAnswers:
             while data := source.recv(CHUNK_BYTES):
                 if is_request and self._is_to_lose(data):
                     loses.set()  # before the server can answer
-                elif not is_request and loses.is_set():
+                    sink.sendall(data)
+                    self._then()
+                    continue
+                if not is_request and loses.is_set():
                     break
                 sink.sendall(data)
         for end in (source, sink):
@@ -87,7 +94,7 @@ class LostAnswers:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _is_to_lose(self, data: bytes) -> bool:
-        if len(data) > STATEMENT_BYTES_MAX:
+        if not FAREWELL_BYTES < len(data) <= STATEMENT_BYTES_MAX:
             return False
         self.requests += 1
         self._left -= 1

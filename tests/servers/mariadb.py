@@ -19,7 +19,7 @@ import pytest
 
 from tests.servers.database_programs import account, acting_as
 from tests.servers.database_programs import mariadb as programs_of_mariadb
-from tests.servers.process import running
+from tests.servers.process import Program, restartable
 from tests.servers.programs import ProgramMissingError
 
 ACCOUNT = "mysql"
@@ -31,9 +31,14 @@ READY_TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class MariaDBServer:
-    """A running server; `USER` may do everything."""
+    """A running server; `USER` may do everything. It may be killed and started again."""
 
-    port: int
+    program: Program
+
+    @property
+    def port(self) -> int:
+        """It listens here, also after it was started again."""
+        return self.program.port
 
     @property
     def address(self) -> str:
@@ -59,6 +64,15 @@ class MariaDBServer:
         finally:
             connection.close()
         return name
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.program.kill()
+
+    def start(self) -> None:
+        """Start it again on the same data, and wait until it has recovered."""
+        self.program.start()
+        _wait_for_the_user(self)
 
 
 @contextmanager
@@ -88,7 +102,7 @@ def serve() -> Iterator[MariaDBServer]:
             check=True, capture_output=True, timeout=SETUP_TIMEOUT_SECONDS, cwd="/",
         )  # fmt: skip
         start = folder / "start.sql"
-        start.write_text(f"CREATE USER {USER} IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO {USER};\n")
+        start.write_text(f"CREATE USER IF NOT EXISTS {USER} IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO {USER};\n")
 
         def command(port: int) -> list[str]:
             place = [
@@ -103,8 +117,8 @@ def serve() -> Iterator[MariaDBServer]:
             begin = [*prefix, str(programs.mariadbd), "--no-defaults", *programs.places]
             return [*begin, *place, f"--pid-file={data}/my.pid", *sizes]
 
-        with running(command, folder / "log", {}) as port:
-            found = MariaDBServer(port)
+        with restartable(command, folder / "log") as program:
+            found = MariaDBServer(program)
             _wait_for_the_user(found)
             yield found
     finally:

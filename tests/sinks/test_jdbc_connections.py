@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.integration
 #: More requests than one commit or one writer makes.
 REQUESTS_MAX = 80
 COMMITS_MAX = 5
+KILL_SECONDS_MAX = 20.0
 
 
 @pytest.fixture(params=["postgresql_place", pytest.param("mariadb_place", marks=pytest.mark.exhaustive)])
@@ -43,13 +45,42 @@ def answers(place: Any) -> Iterator[LostAnswers]:
 
 @pytest.mark.parametrize("mode", ["staging", "xa"])
 def test_whichever_answer_a_committer_loses_the_checkpoint_arrives_once(
-    place: Place, answers: LostAnswers, mode: str
+    place: Any, answers: LostAnswers, mode: str
 ) -> None:
+    lose_each_answer(place, answers, mode, lambda: None, lambda: None)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["staging", "xa"])
+def test_at_whichever_request_the_server_is_killed_the_checkpoint_arrives_once(
+    place: Any, answers: LostAnswers, mode: str
+) -> None:
+    killed = threading.Event()
+
+    def kill() -> None:
+        place.server.kill()
+        killed.set()
+
+    def start() -> None:
+        assert killed.wait(KILL_SECONDS_MAX)
+        killed.clear()
+        place.server.start()
+
+    lose_each_answer(place, answers, mode, kill, start)
+
+
+def lose_each_answer(
+    place: Any, answers: LostAnswers, mode: str, harm: Callable[[], None], heal: Callable[[], None]
+) -> None:
+    """Of one checkpoint's commit the first answer is lost, of the next one's the second, until there is no more."""
     sink, through = make(place, mode=mode), make(place, address=answers.address, mode=mode)
     for number in range(1, REQUESTS_MAX):
         staged = stage(sink, number, ROWS, MORE)
-        answers.lose_answer(number)
-        commit_until_it_is_there(through, staged, number - 1)
+        answers.lose_answer(number, harm)
+        made = commit(through, staged, number - 1)
+        if answers.lost.total() == number:
+            heal()
+        commit_until_it_is_there(through, staged, number - 1, made)
         assert visible(place) == Counter((ROWS + MORE) * number)
         assert sink.evidence().checkpoint == number
         harness.clean(sink, number)
@@ -59,12 +90,11 @@ def test_whichever_answer_a_committer_loses_the_checkpoint_arrives_once(
     assert answers.lost.total() in range(10, REQUESTS_MAX - 1), "each of its answers was lost once"
 
 
-def commit_until_it_is_there(sink: Sink, staged: Staged, previous: int) -> Round:
+def commit_until_it_is_there(sink: Sink, staged: Staged, previous: int, made: Round) -> None:
     """As a coordinator does: what is unknown is asked for, what may pass is tried again."""
-    made = commit(sink, staged, previous)
     for _ in range(COMMITS_MAX):
         if made.answers() <= YES and all(request.answer for request in made.aggregated):
-            return made
+            return
         made = commit(sink, staged, previous, may_have_landed=True)
     raise AssertionError(f"not committed: {made}")
 
