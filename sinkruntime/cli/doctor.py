@@ -68,7 +68,7 @@ class Check:
 )
 @output_option
 @click.pass_context
-def doctor(ctx: click.Context, job: str | None, namespace: str | None, output: str, **wishes: Any) -> None:
+def doctor(ctx: click.Context, /, job: str | None, namespace: str | None, output: str, **wishes: Any) -> None:
     """Check what this machine has and lacks: Python, PySpark, Java; with JOB also its paths and targets.
 
     Connects to the job's targets, lists the prepared transactions that they hold, and changes nothing unless

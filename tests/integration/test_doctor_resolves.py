@@ -101,7 +101,7 @@ def test_what_the_ledger_knows_is_committed_and_what_it_does_not_is_rolled_back(
     assert "ok    resolve: all 1 decided checkpoints are settled" in done, done
     assert place.prepared() == {other}
     assert visible(place) == Counter(ROWS)
-    assert sink.evidence().checkpoint == 1  # type: ignore[union-attr]
+    assert sink.evidence().checkpoint == 1
 
     assert f"ok    roll back: {other}, at lake" in doctor("--roll-back", other).output
     assert place.prepared() == set()
