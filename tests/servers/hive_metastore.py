@@ -199,7 +199,11 @@ def _relayed(port: int, path: str) -> Iterator[None]:
 
     def connect() -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
-        made.connect(path)
+        try:
+            made.connect(path)
+        except OSError:  # it is not there yet
+            made.close()
+            raise
         return made
 
     threading.Thread(target=serve_relay, args=(listener, connect), daemon=True).start()
