@@ -269,7 +269,6 @@ def test_a_table_whose_older_rows_deletes_would_not_reach_is_refused(tmp_path: P
             r"`partitionBy`: cannot read `bucket\(id\)`: expected a",
         ),
         ({"createTable": True, "sortBy": ["day(at) down"]}, r"`sortBy`: cannot read `day\(at\) down`"),
-        ({"table": "db.${kind}"}, r"rows cannot be routed by `\$\{field\}`; expected the name of one table"),
         ({"table": "rows"}, "`table`: `rows` is not a name with a namespace"),
     ],
 )
