@@ -6,7 +6,7 @@ Used by `rewrite`. A delete reaches rows whose sequence number is lower than its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,7 +42,7 @@ class EqualityDeletes:
                 rows = pa.table([batch.column(name) for name in names], names=names)
                 if any(column.null_count for column in rows.columns):
                     raise Untouchable("a key that is deleted has no value")
-                sequence: pa.Array = pa.array([entry.sequence_number] * rows.num_rows, pa.int64())
+                sequence: Any = pa.array([entry.sequence_number] * rows.num_rows, pa.int64())
                 found.setdefault(tuple(names), []).append(rows.append_column(_SEQUENCE, sequence))
         self._keys = {
             names: pa.concat_tables(parts, promote_options="permissive")

@@ -19,12 +19,15 @@ from sinkruntime.sinks.iceberg.upkeep import Limit, Work
 Task = Callable[[Work], None]
 
 
-def maintain(options: Options, identity: SinkIdentity, checkpoint: int) -> None:
-    """Whatever is due after this checkpoint. One task's failure does not keep the others; the first is raised."""
+def maintain(options: Options, identity: SinkIdentity, checkpoint: int, limit: Limit | None = None) -> None:
+    """Whatever is due after this checkpoint. One task's failure does not keep the others; the first is raised.
+
+    `limit`: of several tables together; None: the options'.
+    """
     tasks = list(_due(options.maintenance, checkpoint))
     if not tasks:
         return
-    limit = Limit(options.maintenance.time_limit.seconds)
+    limit = limit or Limit(options.maintenance.time_limit.seconds)
     failures: list[Exception] = []
     with catalog.opened(options) as opened:
         work = Work(options, identity, opened, limit, time.time())

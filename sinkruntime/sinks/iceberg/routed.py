@@ -22,6 +22,7 @@ from sinkruntime.sinks.iceberg.committer import IcebergCommitter
 from sinkruntime.sinks.iceberg.maintenance import maintain
 from sinkruntime.sinks.iceberg.options import MAIN, Maintenance, Options
 from sinkruntime.sinks.iceberg.staging import Folders
+from sinkruntime.sinks.iceberg.upkeep import Limit
 from sinkruntime.sinks.iceberg.writer import IcebergWriter
 from sinkruntime.spec.quantities import Duration
 from sinkruntime.tables.routed_writer import RoutedWriter, Routes
@@ -203,6 +204,7 @@ def _receipts_of(table: Table, identity: SinkIdentity, origin: Origin) -> str:
 
 def maintain_routed(options: Options, identity: SinkIdentity, checkpoint: int, names: Sequence[str]) -> None:
     """After a commit: what the options want of the tables that it wrote to, and the book's own upkeep."""
+    limit = Limit(options.maintenance.time_limit.seconds)
     for name in names:
-        maintain(options.for_table(name), identity, checkpoint)
+        maintain(options.for_table(name), identity, checkpoint, limit)
     maintain(book_options(options, identity), identity, checkpoint)
