@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sinkruntime.dead_letters import Reject
+from sinkruntime.dead_letters import Reject, reject_nothing
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.kafka.clients import PRODUCER_BATCH_BYTES
 from sinkruntime.sinks.kafka.encode import ENCODE_ERRORS, Encoder, Headers, Records, RowProblem
@@ -97,7 +97,10 @@ class Screen:
         return limits
 
     def _may_exceed(self, records: Records, limits: Sequence[Limits]) -> bool:
-        """A look at the largest value and key, before one at each record."""
+        """A look at the largest value and key, before one at each record. Without dead letters none: the client or the
+        broker says it, and either ends the batch."""
+        if self._reject is reject_nothing:
+            return False
         bounds = [one.batch_bytes_max for one in limits if one.batch_bytes_max is not None]
         if any(one.needs_key for one in limits) or (bounds and records.headers is not None):
             return True
