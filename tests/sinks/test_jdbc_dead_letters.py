@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,8 +11,11 @@ import pyarrow as pa
 import pytest
 
 from sinkruntime.api import Answer, Lineage, SinkWriter
+from sinkruntime.dead_letters import DEAD_LETTER_SCHEMA, DeadLetters
+from sinkruntime.environment import SystemClock
 from sinkruntime.errors import ConfigurationError, TargetError
 from sinkruntime.sinks.jdbc.refusals import Sieve
+from sinkruntime.spark.task import Feed, WriterTask
 from tests.sinks import harness
 from tests.sinks.harness import Row, Staged, commit
 from tests.sinks.jdbc_places import Place, PostgreSQLPlace, SQLitePlace, make, visible
@@ -86,6 +90,39 @@ def test_refused_rows_are_dead_letters_and_all_others_are_written(kind: tuple[An
     assert commit(sink, staged).answers() == {Answer.COMMITTED}
     assert visible(place) == Counter(GOOD * 3)
     assert place.staged() == place.prepared() == set()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("mode", ["staging", "xa"])
+def test_a_task_counts_what_is_written_and_what_is_dead_in_one_decision(
+    postgresql_place: PostgreSQLPlace, mode: str
+) -> None:
+    """With the runtime's own task and another table of the same database as the dead-letter sink."""
+    place = postgresql_place
+    remade(place, STRICT)
+    sink = make(place, mode=mode)
+    rejects = make(place, sink="rejects", table=f"{place.schema}.rejects")
+    sink.prepare_target(harness.SCHEMA)
+    rejects.prepare_target(DEAD_LETTER_SCHEMA)
+    feeds = (
+        Feed(sink, harness.SCHEMA, dead_letters=DeadLetters("rejects", len(BAD))),
+        Feed(rejects, DEAD_LETTER_SCHEMA, index=1, takes_refused=True),
+    )
+    lineage = Lineage(1, 1, 0, 1, 0)
+    task = WriterTask(feeds, 1, 1, SystemClock())
+    found = {row["sink"]: row for row in task.stage([harness.batch_of([*GOOD, *BAD])], lineage).to_pylist()}
+    assert {name: row["rows"] for name, row in found.items()} == {"lake": len(GOOD), "rejects": len(BAD)}
+    assert found["lake"]["seen"] == len(GOOD) + len(BAD)
+    for made, name in ((sink, "lake"), (rejects, "rejects")):
+        committable = made.committable_serializer.deserialize(1, found[name]["committable"])
+        assert commit(made, Staged(1, 1, ((lineage, committable),))).answers() == {Answer.COMMITTED}
+    assert visible(place) == Counter(GOOD)
+    letters = place.query("SELECT sink, checkpoint, reason, message, row FROM ~.rejects ORDER BY row")
+    assert [row[:3] for row in letters] == [("lake", 1, "RowsRefused")] * len(BAD)
+    told = " ".join(row[3] for row in letters)
+    assert "violates check constraint" in told
+    assert "value too long for type character varying(5)" in told
+    assert {(row["id"], row.get("name")) for row in (json.loads(letter[4]) for letter in letters)} == set(BAD)
 
 
 @pytest.mark.integration
