@@ -35,7 +35,8 @@ class KafkaWrite:
         data = folder / "kafka"
         data.mkdir()
         self._server = stack.enter_context(kafka.serve(data))
-        self._admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
+        # It ends before the broker does: a client that has lost its broker says so again and again.
+        self._admin = stack.enter_context(AdminClient({"bootstrap.servers": self._server.bootstrap}))
         self._rows = max(FILES, int(ROWS * scale)) // FILES * FILES
         self._runs = 0
 
