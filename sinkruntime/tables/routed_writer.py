@@ -57,7 +57,7 @@ class Routes:
 
 
 class RoutedWriter(SinkWriter):
-    """Stages rows of many tables. `open_table(name, context, columns)` makes the writer of one, opened."""
+    """Stages rows of many tables. `open_table(name, columns)` makes the writer of one, opened."""
 
     def __init__(
         self, routes: Routes, context: WriterContext, open_table: Callable[[str, pa.Schema], TableStage]

@@ -229,8 +229,8 @@ class RoutedCommitter(SinkAggregatedCommitter):
         newest = sorted(({**known, **written}).items(), key=lambda item: item[1].checkpoint, reverse=True)
         tables = {name: [mark.table, mark.checkpoint] for name, mark in newest[:BOOK_TABLES_MAX]}
         text = json.dumps(tables, sort_keys=True, separators=(",", ":"))
-        one = replace(request, committable=self._format.book_committable(book, text), previous=book.checkpoint)
-        one.answer = None
+        committable = self._format.book_committable(book, text)
+        one = replace(request, committable=committable, previous=book.checkpoint, answer=None)
         self._format.book_committer().commit([one])
         request.reply(one.answer or Answer.COMMITTED, one.reason, one.message)
 
@@ -257,12 +257,11 @@ class RoutedCommitter(SinkAggregatedCommitter):
             return
         marks = self._marks(names)
         landed = [name for name in names if (mark := marks[name]) is not None and mark.checkpoint >= number]
-        parts = {name: replace(request, committable=part) for name, part in request.committable["tables"].items()}
+        parts = {name: replace(request, committable=request.committable["tables"][name], answer=None) for name in names}
         for name in [] if landed else names:
             if marks[name] is None:
                 continue  # nothing lands in a table that is not there, nor in one of another identity
             one = parts[name]
-            one.answer = None
             self._format.committer(name).fence([one])
             if one.answer is Answer.ALREADY_COMMITTED:
                 landed.append(name)
@@ -272,8 +271,7 @@ class RoutedCommitter(SinkAggregatedCommitter):
         if landed:
             self._complete(request, f"{len(landed)} of {len(names)} tables have checkpoint {number}, as `{landed[0]}`")
             return
-        book = replace(request, committable=self._format.book_committable(self._book(), ""))
-        book.answer = None
+        book = replace(request, committable=self._format.book_committable(self._book(), ""), answer=None)
         self._format.book_committer().fence([book])
         request.reply(book.answer or Answer.FENCED, book.reason, book.message)
 

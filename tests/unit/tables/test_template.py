@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,12 +33,12 @@ def test_any_value_makes_a_plain_name_of_its_own_or_none(value: str | None) -> N
 def test_split_loses_no_row_and_keeps_the_order_within_a_table(rows: list[tuple[str | None, int]]) -> None:
     template = Template.parse("t_${country}_${day}")
     given_rows = [{"country": country, "day": day, "n": n} for n, (country, day) in enumerate(rows)]
-    schema = pa.schema({"country": pa.string(), "day": pa.int64(), "n": pa.int64()})
-    parts = list(template.split(pa.RecordBatch.from_pylist(given_rows, schema=schema)))
-    seen = []
+    fields: dict[str, pa.DataType] = {"country": pa.string(), "day": pa.int64(), "n": pa.int64()}
+    parts = list(template.split(pa.RecordBatch.from_pylist(given_rows, schema=pa.schema(fields))))
+    seen: list[int] = []
     for name, problem, part in parts:
         assert bool(name) != bool(problem)
-        numbers = part.column("n").to_pylist()
+        numbers: list[Any] = part.column("n").to_pylist()
         assert numbers == sorted(numbers)
         for row in part.to_pylist():
             good = row["country"] in ("us", "de")
