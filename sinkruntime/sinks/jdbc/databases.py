@@ -6,7 +6,7 @@ from sinkruntime.sinks.jdbc import mysql, sqlite
 from sinkruntime.sinks.jdbc.duckdb import DuckDB, FileStage
 from sinkruntime.sinks.jdbc.options import Options
 from sinkruntime.sinks.jdbc.postgresql import PostgreSQL
-from sinkruntime.sinks.jdbc.postgresql_load import begin_copy
+from sinkruntime.sinks.jdbc.postgresql_load import begin_copy, begin_frozen_copy
 from sinkruntime.sinks.jdbc.stage import Stage, TableStage
 
 
@@ -14,7 +14,7 @@ def stage_for(options: Options) -> Stage:
     """The staging place in the options' database, not yet connected."""
     address, wait = options.address, options.lock_timeout.seconds
     if address.kind == "postgresql":
-        return TableStage(PostgreSQL(address, wait), options, begin_copy)
+        return TableStage(PostgreSQL(address, wait), options, begin_copy, begin_frozen_copy)
     if address.kind == "mysql":
         return TableStage(mysql.MySQL(address, wait), options, mysql.begin_insert)
     if address.kind == "sqlite":

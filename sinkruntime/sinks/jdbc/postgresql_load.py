@@ -28,11 +28,11 @@ class _Cancelled(Exception):
 class CopyLoad(Load):
     """One COPY … FROM STDIN that stays open from the first batch to `finish`."""
 
-    def __init__(self, session: PostgreSQLSession, table: str, columns: Sequence[Column]) -> None:
+    def __init__(self, session: PostgreSQLSession, table: str, columns: Sequence[Column], more: str = "") -> None:
         self._columns = columns
         names = ", ".join(POSTGRESQL.quote(column.name) for column in columns)
         self._cursor = session.connection.cursor()
-        self._context = self._cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT binary)".encode())
+        self._context = self._cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT binary{more})".encode())
         with _translating():
             self._copy: psycopg.Copy = self._context.__enter__()
         self._send(HEADER)
@@ -70,3 +70,10 @@ def begin_copy(session: Session, table: str, columns: Sequence[Column]) -> Load:
     """Begin a COPY into a quoted table."""
     assert isinstance(session, PostgreSQLSession)
     return CopyLoad(session, table, columns)
+
+
+def begin_frozen_copy(session: Session, table: str, columns: Sequence[Column]) -> Load:
+    """The same for a table that this transaction has made: its rows are written as old ones, so that whoever reads them
+    once, to move them, does not have to mark all pages first. Nobody sees the table before the transaction ends."""
+    assert isinstance(session, PostgreSQLSession)
+    return CopyLoad(session, table, columns, ", FREEZE")

@@ -122,9 +122,13 @@ class TableStage(Stage):
     """Staging tables, in the target's schema and with the types of its columns: a value that does not fit is an error
     of the task that brings it, before anything is decided."""
 
-    def __init__(self, database: Database, options: Options, begin_load: BeginLoad) -> None:
+    def __init__(
+        self, database: Database, options: Options, begin_load: BeginLoad, begin_fresh: BeginLoad | None = None
+    ) -> None:
+        """`begin_fresh` loads a table that the very transaction has made, where a database has a way for it."""
         super().__init__(database, options)
         self._begin_load = begin_load
+        self._begin_fresh = begin_fresh or begin_load
 
     def loader(self, name: str, rows: pa.Schema, reject: Reject | None) -> Loader:
         session = connected(self.database)
@@ -138,6 +142,10 @@ class TableStage(Stage):
     def begin_load_of(self, session: Session, table: str, columns: Sequence[Column]) -> Load:
         """Begin to fill a (quoted) table."""
         return self._begin_load(session, table, columns)
+
+    def begin_fresh(self, session: Session, table: str, columns: Sequence[Column]) -> Load:
+        """Begin to fill a (quoted) staging table that was made just now, by the same session."""
+        return self._begin_fresh(session, table, columns)
 
     def load_once(self, session: Session, table: str, columns: Sequence[Column], batch: pa.RecordBatch) -> None:
         """Fill it with one batch; after an error the session can go on behind its last savepoint."""
@@ -227,7 +235,7 @@ class TableLoader(Loader):
         stage.create(session, name, columns, rules)
         if self._loads_in == "rows":
             session.begin()
-        self._load = stage.begin_load_of(session, self._table, columns) if reject is None else None
+        self._load = stage.begin_fresh(session, self._table, columns) if reject is None else None
 
     def write(self, batch: pa.RecordBatch, first: int) -> int:
         if self._loads_in != "batches":
