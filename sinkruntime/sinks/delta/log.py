@@ -57,7 +57,7 @@ def newest(place: Place, version: int) -> Iterator[Version]:
 def restored_to(place: Place, version: int, app: str) -> int | None:
     """The version to which the table went back since the last transaction of `app` that still counts; None: it did
     not. Raises `TargetError` (`TableRefused`) where a RESTORE does not say its version."""
-    counts = None
+    counts: int | None = None
     for found in newest(place, version):
         if counts is not None and found.number > counts:
             continue
