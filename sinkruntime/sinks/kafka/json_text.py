@@ -135,12 +135,12 @@ def _with_t(text: pa.Array[Any]) -> pa.Array[Any] | None:
     bytes. None: some have another one, as years beyond 9999 do."""
     import numpy as np
 
-    data = _data(text)
     offsets: Any = np.arange(0, (len(text) + 1) * _MOMENT_BYTES, _MOMENT_BYTES, dtype=np.int32)
-    ends = np.frombuffer(text.buffers()[1], np.int32, len(text) + 1, 4 * text.offset)
+    place: Any = text.buffers()[1]
+    ends = np.frombuffer(place, np.int32, len(text) + 1, 4 * text.offset)
     if not np.array_equal(ends - ends[0], offsets):
         return None
-    rows = np.frombuffer(data, np.uint8).reshape(len(text), _MOMENT_BYTES).copy()
+    rows: Any = np.frombuffer(_data(text), np.uint8).reshape(len(text), _MOMENT_BYTES).copy()
     if (rows[:, _MOMENT_SPACE] != ord(" ")).any():
         return None
     rows[:, _MOMENT_SPACE] = ord("T")

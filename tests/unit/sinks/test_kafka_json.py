@@ -85,7 +85,7 @@ def test_times_with_another_zone_are_told_in_utc() -> None:
 @pytest.mark.parametrize("texts", [["plain", "words"], ['with "quotes"', "and \\"], ["a\ttab", "✈"], ["", ""]])
 def test_a_slice_is_written_as_its_own_rows_are(texts: list[str]) -> None:
     moments = pa.array([1_700_000_000_000_001, 1_700_000_000_123_456, 0, 1_000_000, -1], pa.timestamp("us"))
-    columns = [pa.array(["\n", *texts, '"', "z"]), moments]
+    columns: list[pa.Array[Any]] = [pa.array(["\n", *texts, '"', "z"]), moments]
     whole = json_objects(columns, ["a", "b"]).to_pylist()
     for first, last in ((0, 5), (1, 3), (1, 2), (3, 5), (2, 2)):
         sliced = json_objects([column[first:last] for column in columns], ["a", "b"]).to_pylist()
