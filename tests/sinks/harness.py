@@ -174,7 +174,7 @@ def requests_for(
     )
 
 
-def with_committers(sink: Sink, action: Callable[[CommitterBase, bool], None]) -> None:
+def with_committers(sink: Sink, action: Callable[[CommitterBase, bool], object]) -> None:
     """Run `action(committer, whether it is the aggregated one)` on fresh committers of each tier, in order."""
     for committer, whole in ((sink.create_committer(), False), (sink.create_aggregated_committer(), True)):
         if committer is not None:
