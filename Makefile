@@ -80,7 +80,7 @@ sim: setup ## simulate the protocol: make sim SEEDS=1000 FROM=0
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)
 
 .PHONY: bench
-bench: setup ## run a benchmark suite: make bench SUITE=runtime, or SUITE=operator
+bench: setup ## run a benchmark suite: make bench SUITE=runtime, operator, tables or transactional
 	@$(BIN)/python -m benchmarks $(SUITE)
 
 .PHONY: crds
