@@ -145,7 +145,7 @@ def test_what_hudi_archives_is_no_evidence_any_more_and_is_never_guessed(
         "hoodie.keep.max.commits": "3",
         "sinkjob.write": "SELECT CAST(100 AS BIGINT) id, 'theirs' label",
     }
-    schema = pa.schema({"id": pa.int64(), "label": pa.string()})
+    schema = pa.schema([SCHEMA.field("id"), SCHEMA.field("label")])
     sink = sink_at(path, recordKey=["id"])
     sink.prepare_target(schema)
     for number in range(1, 5):

@@ -67,7 +67,8 @@ def stage_table(sink: HudiSink, checkpoint: int, rows: pa.Table, batch_rows: int
     """As Spark distributes them: a task for each bucket, its rows sorted by partition."""
     order = pc.sort_indices(rows.select(["label"]).append_column("n", numbers(rows)), sort_keys=BY_LABEL)
     rows = rows.take(order)
-    buckets = rows.column("id").fill_null(0).to_numpy() % BUCKETS
+    ids: Any = rows.column("id")
+    buckets = ids.fill_null(0).to_numpy() % BUCKETS
     items = []
     for subtask in range(BUCKETS):
         lineage = Lineage(checkpoint, 1, subtask, BUCKETS, 0)
@@ -98,12 +99,13 @@ def changes(rows: int) -> pa.Table:
     """So many changes of a fourth as many keys, 5 % of them deletes; `ts` is out of order, in and across checkpoints,
     and not unique."""
     with duckdb.connect() as connection:
-        return connection.sql(
+        found: pa.Table = connection.sql(
             "SELECT (hash(i) % $keys)::BIGINT AS id, ['a', 'b/c', NULL][(1 + id % 3)::INTEGER] AS label,"
             " i + (hash(i, 'ts') % 100000)::BIGINT AS ts, if(hash(i, 'op') % 20 = 0, 'D', 'U') AS op,"
             " 'text ' || i AS text FROM range($rows) AS numbers(i)",
             params={"keys": rows // 4, "rows": rows},
-        ).to_arrow_table().cast(SCHEMA)  # fmt: skip
+        ).to_arrow_table()  # fmt: skip
+    return found.cast(SCHEMA)
 
 
 def reference(batches: Iterable[pa.Table]) -> list[tuple[Any, ...]]:
