@@ -144,8 +144,8 @@ def slow_place(mariadb_place: MariaDBPlace, toxiproxy: Toxiproxy) -> Iterator[Sl
 def worsen(proxy: Proxy) -> None:
     """Answers and requests come late, at different times, and in small pieces."""
     for stream in ("upstream", "downstream"):
-        proxy.add_toxic("latency", stream, latency=2, jitter=2)  # type: ignore[arg-type]
-        proxy.add_toxic("slicer", stream, average_size=24, size_variation=20, delay=50)  # type: ignore[arg-type]
+        proxy.add_toxic("latency", stream, latency=2, jitter=2)
+        proxy.add_toxic("slicer", stream, average_size=24, size_variation=20, delay=50)
 
 
 @pytest.mark.exhaustive
