@@ -185,8 +185,9 @@ class Orders:
 def _places(path: Path) -> tuple[int, array[int], array[int]]:
     """The least id of a file, and by each id's distance from it: its row group, and its place there."""
     with pq.ParquetFile(path) as file:
-        ids = [file.read_row_group(n, ["id"]).column("id").to_pylist() for n in range(file.num_row_groups)]
-    first, last = min(map(min, ids)), max(map(max, ids))
+        columns = [file.read_row_group(n, ["id"]).column("id") for n in range(file.num_row_groups)]
+    ids = [[int(id) for id in column.to_pylist() if id is not None] for column in columns]
+    first, last = min(min(some) for some in ids), max(max(some) for some in ids)
     groups, positions = (array("i", bytes(4 * (last - first + 1))) for _ in range(2))
     for group, some in enumerate(ids):
         for position, id in enumerate(some):
