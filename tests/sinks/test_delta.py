@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import duckdb
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from sinkruntime.api import Sink
 from sinkruntime.sinks.delta import DeltaSink
@@ -102,6 +104,21 @@ def _literal(value: str | None, name: str) -> str:
         return f"NULL AS {name}"
     text = value.replace("'", "''")
     return f"{text} AS {name}" if name == "id" else f"'{text}' AS {name}"
+
+
+def ready(place: Place, **more: Any) -> Sink:
+    sink = place.sink(**more)
+    sink.prepare_target(harness.SCHEMA)
+    return sink
+
+
+def rows_of(place: Place) -> Counter[Row]:
+    return Counter((row[0], row[1]) for row in place.rows())
+
+
+def append_theirs(place: Place) -> None:
+    """Another writer's row."""
+    write_deltalake(place.path, pa.table({"id": [77], "name": ["theirs"]}, harness.SCHEMA), mode="append")
 
 
 class DeltaContract(SinkContract):

@@ -11,8 +11,8 @@ import pytest
 from tests.servers import delta_spark
 from tests.servers.s3 import S3Server
 from tests.sinks import many_changes
-from tests.sinks.test_delta import Place, s3_place
-from tests.sinks.test_delta_faults import WRITES, race, rows_of
+from tests.sinks.test_delta import Place, rows_of, s3_place
+from tests.sinks.test_delta_faults import WRITES, race
 
 RACES = 1_000
 EXPORT_SECONDS_MAX = 600

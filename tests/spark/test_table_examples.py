@@ -8,6 +8,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def run(folder: Path, *arguments: str) -> str:
 def test_hudi_keeps_the_last_state_of_each_record(tmp_path: Path, hudi_reader: HudiReader) -> None:
     """With more changes than the example has, so that Spark hashes many keys to its buckets, in every checkpoint."""
     folder = example("hudi", tmp_path)
-    more = [
+    more: list[dict[str, Any]] = [
         {"id": number, "country": "XX", "owner": f"{number}", "balance": 0, "changed": 100 + number, "op": "I"}
         for number in range(1_000, 1_400)
     ]

@@ -38,7 +38,7 @@ _BOOK_COLUMNS = pa.schema([pa.field("nothing", pa.string())])
 
 def book_options(options: Options, identity: SinkIdentity) -> Options:
     """The book as a table of the sink's own."""
-    only = {
+    only: dict[str, object] = {
         "path": f"{options.folder}{PRIVATE}/routes-{owner_digest(identity)}",
         "write": Write.APPEND,
         "key": (),
