@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sinkruntime.api import Answer, Sink
+from sinkruntime.sinks.kafka.evidence import EvidenceGroup, EvidenceMover, Marker
 from tests.servers.kafka import KafkaServer
 from tests.sinks import harness
 from tests.sinks.contract import ROWS, SinkContract
@@ -69,3 +70,16 @@ class TestKafka(SinkContract):
         harness.clean(sink, 1)
         assert self.read_visible(place) == Counter(ROWS)
         assert lost.items != kept.items
+
+
+def test_the_first_evidence_is_seen_as_soon_as_it_is_moved(place: Place) -> None:
+    """While its end is written, Kafka tells nothing of an offset that its group did not have before."""
+    with closing(place.cluster()) as cluster:
+        for number in range(1, 31):
+            options, owner = place.options(), harness.identity(f"{number:032x}")
+            group = EvidenceGroup(options, owner, cluster)
+            mover = EvidenceMover(options, group)
+            assert mover.claim() == Marker()
+            mover.move(number, [place.topic], {})
+            assert group.read().checkpoint == number
+            mover.close()

@@ -41,6 +41,8 @@ PAUSE_SECONDS = 0.02
 #: Of an offset's metadata; the broker's own bound (`offset.metadata.max.bytes`) is 4096.
 DETAIL_CHARACTERS_MAX = 2_000
 TOPICS_MAX = 10
+#: The states in which an end is decided, and not yet written everywhere.
+_ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +64,31 @@ class EvidenceGroup:
         self.group = base_name(options.transactional_id_prefix, identity)
         self._cluster = cluster
 
+    @property
+    def transactional_id(self) -> str:
+        """Of the transactions that move the evidence."""
+        return f"{self.group}.evidence"
+
     def read(self) -> Marker:
         """What is committed. Waits while an end is being written. Raises `ConnectionError`, `TargetError`."""
         until = time.monotonic() + UNSTABLE_WAIT_SECONDS
         while True:
+            ended = self._ended()  # before the offsets: what was committed until then is in them
             found = self._cluster.offsets(self.group)
             errors = {one.error for one in found if one.error}
-            if not errors:
+            if ended and not errors:
                 return _latest([one for one in found if one.partition == 0 and one.offset >= 0])
-            if errors != {wire.UNSTABLE_OFFSET}:
+            if errors - {wire.UNSTABLE_OFFSET}:
                 raise ConnectionError(f"the offsets of group {self.group} are not told: errors {sorted(errors)}")
             if time.monotonic() > until:
                 raise ConnectionError(f"the offsets of group {self.group} stay unstable")
             time.sleep(PAUSE_SECONDS)
+
+    def _ended(self) -> bool:
+        """Whether no end is being written. Of a partition that had no offset before, the group's coordinator does not
+        even say that its first one is unstable: it leaves it out."""
+        found = self._cluster.describe([self.transactional_id]).get(self.transactional_id)
+        return found is None or found.state not in _ENDING
 
 
 class EvidenceMover:
@@ -95,7 +109,7 @@ class EvidenceMover:
 
             settings = {
                 **producer_settings(self._options),
-                "transactional.id": f"{self._group.group}.evidence",
+                "transactional.id": self._group.transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_SECONDS * 1000,
                 "message.timeout.ms": TRANSACTION_TIMEOUT_SECONDS * 1000,
             }
