@@ -1,4 +1,4 @@
-"""What errors of a storage, and the evidence in it, mean for a commit request.
+"""What errors of a storage mean for a commit request.
 
 Called by committers of sinks that write files.
 """
@@ -29,19 +29,3 @@ def answering(*requests: CommitRequest) -> Iterator[None]:
         return
     for request in requests:
         request.reply(answer, reason, message)
-
-
-def answer_by_evidence(request: CommitRequest, proved: int) -> bool:
-    """Answer what the evidence alone decides: it must be exactly that of the predecessor, for a commit to go on."""
-    checkpoint = request.lineage.checkpoint
-    if proved >= checkpoint:
-        request.reply(Answer.ALREADY_COMMITTED)
-    elif proved < request.previous:
-        message = f"the target proves checkpoint {proved}, the ledger expects {request.previous} there"
-        request.reply(Answer.REFUSED, "TargetBehindLedger", message)
-    elif proved > request.previous:
-        message = f"the target proves checkpoint {proved}, the ledger knows of none after {request.previous}"
-        request.reply(Answer.REFUSED, "TargetAheadOfLedger", message)
-    else:
-        return False
-    return True

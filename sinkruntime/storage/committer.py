@@ -19,8 +19,9 @@ from sinkruntime.api import (
     SinkCommitter,
     SinkIdentity,
 )
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
-from sinkruntime.storage.answers import answer_by_evidence, answering
+from sinkruntime.storage.answers import answering
 from sinkruntime.storage.base import Item, Standing, Storage
 from sinkruntime.storage.marker import Marker, read_marker, write_marker
 from sinkruntime.storage.names import origin_of

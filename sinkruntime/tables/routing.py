@@ -26,9 +26,9 @@ from sinkruntime.api import (
     SinkIdentity,
 )
 from sinkruntime.errors import TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.storage.answers import answering
-from sinkruntime.tables.predecessor import answered
 
 #: The book holds the tables that were written last; of others only their own evidence is asked.
 BOOK_TABLES_MAX = 256
@@ -170,7 +170,7 @@ class RoutedCommitter(SinkAggregatedCommitter):
             # The book, a table and the ledger disagree: look at all tables, as the start check does.
             request.answer, request.reason, request.message = None, "", ""
             marks = self._marks({*book.tables, *asked})
-            if answered(request, standing(book, marks, request.lineage.checkpoint)):
+            if answer_by_evidence(request, standing(book, marks, request.lineage.checkpoint), "table"):
                 return
             for name, one in asked.items():
                 mark = marks[name]

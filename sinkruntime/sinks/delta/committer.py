@@ -23,6 +23,7 @@ from sinkruntime.api import (
     SinkIdentity,
 )
 from sinkruntime.errors import SinkjobError, TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.delta import names
 from sinkruntime.sinks.delta.log import newest
@@ -40,7 +41,7 @@ from sinkruntime.sinks.delta.table import (
     sentence,
     shape_of,
 )
-from sinkruntime.storage.answers import answer_by_evidence, answering
+from sinkruntime.storage.answers import answering
 from sinkruntime.storage.base import AnswerLost
 
 if TYPE_CHECKING:

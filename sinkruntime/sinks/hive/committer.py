@@ -22,11 +22,12 @@ from sinkruntime.api import (
     SinkIdentity,
 )
 from sinkruntime.errors import TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.hive.metastore import Metastore, connected
 from sinkruntime.sinks.hive.options import Options
 from sinkruntime.sinks.hive.table import Place, check_partitions, locate, located, to_partition
-from sinkruntime.storage.answers import answer_by_evidence, answering
+from sinkruntime.storage.answers import answering
 from sinkruntime.storage.base import Storage
 from sinkruntime.storage.committer import EvidenceCommitter, FileCommitter
 from sinkruntime.storage.marker import Marker, read_marker

@@ -24,6 +24,7 @@ from sinkruntime.api import (
     SinkIdentity,
 )
 from sinkruntime.errors import TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.hudi import metadata
 from sinkruntime.sinks.hudi.claims import Claims
@@ -31,7 +32,7 @@ from sinkruntime.sinks.hudi.instants import Instants
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.place import Table
 from sinkruntime.sinks.hudi.timeline import Proof, Timeline, commit_path, proof_of
-from sinkruntime.storage.answers import answer_by_evidence, answering
+from sinkruntime.storage.answers import answering
 from sinkruntime.storage.base import Standing
 from sinkruntime.storage.names import origin_of
 

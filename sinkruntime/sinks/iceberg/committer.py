@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from sinkruntime.api import Answer, CommitRequest, Committable, Lineage, SinkAggregatedCommitter, SinkIdentity
 from sinkruntime.errors import SinkjobError, TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.iceberg import catalog, contents, evidence, naming, sweep
 from sinkruntime.sinks.iceberg.options import Options
 from sinkruntime.sinks.iceberg.snapshot import Conflict, Content, Draft, Unknown
-from sinkruntime.tables.predecessor import answered
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -172,7 +172,7 @@ class IcebergCommitter(SinkAggregatedCommitter):
         taken: list[CommitRequest] = []
         for request in group:
             follows = bool(taken) and request.previous in (proved, taken[-1].lineage.checkpoint)
-            if not follows and answered(request, proved):
+            if not follows and answer_by_evidence(request, proved, "table"):
                 if request.answer is Answer.REFUSED:
                     break
                 continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sinkruntime.api import Answer, CommitRequest, Lineage, SinkIdentity
 from sinkruntime.errors import TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.sinks.jdbc.database import Database, Passing, Session
 from sinkruntime.sinks.jdbc.names import EVIDENCE, WRITERS
 
@@ -141,19 +142,11 @@ class Evidence:
         return Standing(checkpoint, low, high, (token, count), bool(prepared))
 
 
-def answer_by_evidence(request: CommitRequest, standing: Standing) -> bool:
-    """Answer what the evidence alone decides: it must be exactly that of the predecessor, for a commit to go on."""
-    number, proved = request.lineage.checkpoint, standing.checkpoint
-    if proved >= number:
-        request.reply(Answer.ALREADY_COMMITTED)
-    elif proved < request.previous:
-        message = f"the target proves checkpoint {proved}, the ledger expects {request.previous} there"
-        request.reply(Answer.REFUSED, "TargetBehindLedger", message)
-    elif proved > request.previous:
-        message = f"the target proves checkpoint {proved}, the ledger knows of none after {request.previous}"
-        request.reply(Answer.REFUSED, "TargetAheadOfLedger", message)
-    elif standing.fences(request):
-        request.reply(Answer.REFUSED, "Fenced", f"checkpoint {number} is fenced: an abort was begun")
-    else:
+def answered(request: CommitRequest, standing: Standing) -> bool:
+    """Whether evidence or fence answer the request."""
+    if answer_by_evidence(request, standing.checkpoint):
+        return True
+    if not standing.fences(request):
         return False
+    request.reply(Answer.REFUSED, "Fenced", f"checkpoint {request.lineage.checkpoint} is fenced: an abort was begun")
     return True

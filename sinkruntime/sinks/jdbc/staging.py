@@ -26,7 +26,7 @@ from sinkruntime.api import (
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.jdbc.database import AnswerLost, Passing, Pool, Session, named
-from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
+from sinkruntime.sinks.jdbc.evidence import Evidence, answered
 from sinkruntime.sinks.jdbc.names import Origin, origin_of, owner_prefix, staged_name
 from sinkruntime.sinks.jdbc.options import Options
 from sinkruntime.sinks.jdbc.refusals import rejecting
@@ -101,7 +101,7 @@ class StagingCommitter(SinkAggregatedCommitter):
     def _commit(self, request: CommitRequest, session: Session) -> None:
         names = [name for name, _ in request.committable["stages"]]
         with session.transaction():
-            if answer_by_evidence(request, self._evidence.lock(session)):
+            if answered(request, self._evidence.lock(session)):
                 return
             if lost := self._stage.missing(session, names):
                 message = f"{len(lost)} staging tables are not there any more, first {lost[0]}"

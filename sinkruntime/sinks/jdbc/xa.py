@@ -26,7 +26,7 @@ from sinkruntime.api import (
 from sinkruntime.errors import TargetError
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.jdbc.database import Column, Pool, Session, connected, named
-from sinkruntime.sinks.jdbc.evidence import Evidence, answer_by_evidence
+from sinkruntime.sinks.jdbc.evidence import Evidence, answered
 from sinkruntime.sinks.jdbc.names import Origin, origin_of
 from sinkruntime.sinks.jdbc.prepared import Found, PreparedTransactions, check_limit, xid_of, xid_prefix
 from sinkruntime.sinks.jdbc.refusals import Sieve, rejecting
@@ -130,7 +130,7 @@ class XaCommitter(SinkCommitter):
         for request in requests:
             xid = request.committable["xid"]
             with answering(request), self._pool.session() as session, self._transactions.alone(session, xid):
-                if not answer_by_evidence(request, self._evidence.read(session)):
+                if not answered(request, self._evidence.read(session)):
                     self._commit(request, session)
 
     def _commit(self, request: CommitRequest, session: Session) -> None:
@@ -234,7 +234,7 @@ class XaEvidenceCommitter(SinkAggregatedCommitter):
                 self._move(request, session)
 
     def _move(self, request: CommitRequest, session: Session) -> None:
-        if answer_by_evidence(request, self._evidence.lock(session)):
+        if answered(request, self._evidence.lock(session)):
             return
         xids = {xid for xid, _ in request.committable["xids"]}
         missing = xids - self._evidence.writers_of(session, request.lineage.checkpoint)

@@ -24,11 +24,12 @@ from sinkruntime.api import (
     SinkIdentity,
 )
 from sinkruntime.errors import TargetError
+from sinkruntime.predecessor import already_committed, answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.kafka import clients
 from sinkruntime.sinks.kafka.broker import Cluster, Ended
 from sinkruntime.sinks.kafka.connection import AnswerLost
-from sinkruntime.sinks.kafka.evidence import EvidenceGroup, EvidenceMover, Fenced, Marker
+from sinkruntime.sinks.kafka.evidence import EvidenceGroup, EvidenceMover, Fenced
 from sinkruntime.sinks.kafka.names import SLOTS, Origin, base_name, origin_of
 from sinkruntime.sinks.kafka.options import Options
 from sinkruntime.sinks.kafka.wire import Transaction, WireError
@@ -99,7 +100,7 @@ class KafkaCommitter(_Committer, SinkCommitter):
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         with answering(*requests):  # nothing is sent before the evidence and the transactions are known
             marker = self.group.read()
-            mine = [request for request in requests if not answer_by_evidence(request, marker)]
+            mine = [request for request in requests if not answer_by_evidence(request, marker.checkpoint, "cluster")]
             standings = self._standings(request.committable for request in mine)
             for request in mine:
                 self._commit(request, standings[request.committable["id"]])
@@ -160,7 +161,7 @@ class KafkaCommitter(_Committer, SinkCommitter):
     def probe(self, requests: Sequence[CommitRequest]) -> None:
         with _translated_wire():
             marker = self.group.read()
-            mine = [request for request in requests if not _already(request, marker)]
+            mine = [request for request in requests if not already_committed(request, marker.checkpoint)]
             standings = self._standings(request.committable for request in mine)
         for request in mine:
             standing = standings[request.committable["id"]]
@@ -244,11 +245,13 @@ class KafkaAggregatedCommitter(_Committer, SinkAggregatedCommitter):
         # Looked for before the evidence is read: while it stands below this checkpoint, no later one has the slot.
         open_ones = self.cluster.ongoing(lambda name: origin_of(self._base, name) == slot)
         marker = self._mover.claim()
-        if answer_by_evidence(request, marker):
+        if answer_by_evidence(request, marker.checkpoint, "cluster"):
             return
         winners = {id for id, _, _ in one["transactions"]}
         losers = [(t.id, t.producer_id, t.producer_epoch) for t in open_ones if t.id not in winners]
-        if losers and answer_by_evidence(request, self.group.read()):  # the claimed one may be another's by now
+        if losers and answer_by_evidence(
+            request, self.group.read().checkpoint, "cluster"
+        ):  # the claimed one may be another's by now
             return
         self._abort(losers)
         detail = {
@@ -267,14 +270,14 @@ class KafkaAggregatedCommitter(_Committer, SinkAggregatedCommitter):
     def probe(self, requests: Sequence[CommitRequest]) -> None:
         marker = self.group.read()
         for request in requests:
-            if not _already(request, marker):
+            if not already_committed(request, marker.checkpoint):
                 request.reply(Answer.ABSENT)
 
     def fence(self, requests: Sequence[CommitRequest]) -> None:
         """The transactions are fenced one by one; without them the evidence does not move."""
         marker = self.group.read()
         for request in requests:
-            if not _already(request, marker):
+            if not already_committed(request, marker.checkpoint):
                 request.reply(Answer.FENCED)
 
 
@@ -320,30 +323,6 @@ def _translated_wire() -> Iterator[None]:
         yield
     except WireError as error:
         raise ConnectionError(f"the broker's answer is not understood: {error}") from error
-
-
-def answer_by_evidence(request: CommitRequest, marker: Marker) -> bool:
-    """Answer what the evidence alone decides: it must be exactly that of the predecessor, for a commit to go on."""
-    if _already(request, marker):
-        return True
-    if marker.checkpoint < request.previous:
-        message = f"the cluster proves checkpoint {marker.checkpoint}, the ledger expects {request.previous} there"
-        request.reply(Answer.REFUSED, "TargetBehindLedger", message)
-        return True
-    if marker.checkpoint > request.previous:
-        message = (
-            f"the cluster proves checkpoint {marker.checkpoint}, the ledger knows of none after {request.previous}"
-        )
-        request.reply(Answer.REFUSED, "TargetAheadOfLedger", message)
-        return True
-    return False
-
-
-def _already(request: CommitRequest, marker: Marker) -> bool:
-    if marker.checkpoint < request.lineage.checkpoint:
-        return False
-    request.reply(Answer.ALREADY_COMMITTED)
-    return True
 
 
 def _lost(request: CommitRequest, standing: Standing) -> tuple[Answer, str, str]:

@@ -24,13 +24,14 @@ from sinkruntime.api import (
     SinkIdentity,
 )
 from sinkruntime.errors import TargetError
+from sinkruntime.predecessor import answer_by_evidence
 from sinkruntime.protocol.garbage import Garbage
 from sinkruntime.sinks.paimon import manifests, snapshots
 from sinkruntime.sinks.paimon.options import Options
 from sinkruntime.sinks.paimon.schema import Schema
 from sinkruntime.sinks.paimon.snapshots import Standing
 from sinkruntime.sinks.paimon.table import Table, marker_of
-from sinkruntime.storage.answers import answer_by_evidence, answering
+from sinkruntime.storage.answers import answering
 from sinkruntime.storage.base import AnswerLost
 from sinkruntime.storage.names import origin_of, owner_digest
 
