@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import duckdb
 
-from tests.killmatrix.cuts import Cuts
+from tests.killmatrix.cuts import Outages
 from tests.killmatrix.rows import COLUMNS, DDL, EPOCH, Rows
 from tests.servers import postgresql, toxiproxy
 from tests.servers.lost_answers import LostAnswers
@@ -24,12 +24,6 @@ from tests.servers.lost_answers import LostAnswers
 DATABASE = "killmatrix"
 SECRET = "KILL_JDBC_URL"
 END = "\0"  # of a statement's text on its way
-#: One disturbance in so many is a `kill -9` of the server; one answer in so many of those that matter is lost.
-SERVER_KILLS_ONE_IN = 5
-LOST_ONE_IN = 12
-#: Between two disturbances come so many requests at most: a checkpoint has about sixty. By time, a slow machine would
-#: come to no checkpoint between them.
-QUIET_REQUESTS_MAX = 200
 #: A server's own processes end after the client's that they served.
 SETTLED_SECONDS_MAX = 10.0
 
@@ -51,27 +45,28 @@ LEFT = (
 )
 
 
-class JdbcBench(Cuts):
+class JdbcBench(Outages):
     """What the benches of both modes share."""
 
+    kills_one_in = 5
+    lost_one_in = 12
+    server: postgresql.PostgreSQLServer
     mode: ClassVar[str]
     #: Statements whose answers are lost.
     deciding: ClassVar[tuple[str, ...]]
 
     def prepare(self) -> None:
         (self.folder / "toxiproxy").mkdir(parents=True)
-        self._server = self.stack.enter_context(postgresql.serve())
-        self._server.make_database(DATABASE)
-        self._answers = LostAnswers(("127.0.0.1", self._server.port), self.deciding, self.chance.randrange(2**32))
-        self.stack.enter_context(self._answers.serving())
+        self.server = self.stack.enter_context(postgresql.serve())
+        self.server.make_database(DATABASE)
+        self.answers = LostAnswers(("127.0.0.1", self.server.port), self.deciding, self.chance.randrange(2**32))
+        self.stack.enter_context(self.answers.serving())
         toxics = self.stack.enter_context(toxiproxy.serve(self.folder / "toxiproxy"))
-        self.proxy = self.stack.enter_context(toxics.proxy(self._answers.address))
+        self.proxy = self.stack.enter_context(toxics.proxy(self.answers.address))
         self._seen: dict[str, Rows] = {}
-        self._server_kills = 0
-        self._due = 0
 
     def environment(self) -> Mapping[str, str]:
-        return {SECRET: self._server.url(DATABASE, self.proxy.listen)}
+        return {SECRET: self.server.url(DATABASE, self.proxy.listen)}
 
     def sinks(self) -> list[dict[str, Any]]:
         def sink(name: str, run_on: str) -> dict[str, Any]:
@@ -87,7 +82,7 @@ class JdbcBench(Cuts):
         return [sink("rows", "Driver"), sink("more", "Operator")]
 
     def read(self, sink: str) -> Rows:
-        found = rows_of(self._server, DATABASE, sink)
+        found = rows_of(self.server, DATABASE, sink)
         gone = self._seen.get(sink, Counter()) - found
         assert not gone, f"{gone.total()} rows that were visible are gone, such as {next(iter(gone))}"
         self._seen[sink] = found
@@ -97,7 +92,7 @@ class JdbcBench(Cuts):
         """By COPY, whose texts DuckDB reads: a value that looks like the null is in quotes."""
         lines = out / "rows.csv"
         ask = f"COPY (SELECT {NAMES} FROM {sink}) TO STDOUT (FORMAT csv, NULL '{NULL}')"
-        with closing(self._server.connect(DATABASE)) as connection, lines.open("wb") as file:
+        with closing(self.server.connect(DATABASE)) as connection, lines.open("wb") as file:
             connection.execute("SET TimeZone = 'UTC'")
             with connection.cursor() as cursor, cursor.copy(ask.encode()) as rows:
                 for part in rows:
@@ -109,30 +104,7 @@ class JdbcBench(Cuts):
         lines.unlink()
 
     def leftovers(self, ledger_id: str) -> list[str]:
-        return leftovers_of(self._server, DATABASE)
-
-    def disturb(self) -> None:
-        self._answers.one_in = LOST_ONE_IN
-        if self._toxic is None and self._answers.requests < self._due:
-            return
-        before = self.disturbances
-        super().disturb()
-        if self.disturbances == before:
-            return
-        self._due = self._answers.requests + self.chance.randrange(QUIET_REQUESTS_MAX)
-        if self.chance.randrange(SERVER_KILLS_ONE_IN) == 0:
-            self._server_kills += 1
-            self._server.kill()
-            self._server.start()
-
-    def calm(self) -> None:
-        self._answers.one_in = 0
-        super().calm()
-
-    def told(self) -> str:
-        counts = [f"{count} answers to {text.strip(END)}" for text, count in sorted(self._answers.lost.items())]
-        lost = ", ".join(counts) or "none"
-        return f"{super().told()}, {self._server_kills} kills of the server, lost: {lost}"
+        return leftovers_of(self.server, DATABASE)
 
 
 class StagingBench(JdbcBench):

@@ -23,7 +23,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
 from sinkruntime.sinks.kafka.broker import Cluster
-from tests.killmatrix.cuts import Cuts
+from tests.killmatrix.cuts import Outages
 from tests.killmatrix.rows import COLUMNS, DDL, EPOCH, Row, Rows
 from tests.servers import kafka, toxiproxy
 from tests.servers.lost_answers import LostAnswers
@@ -32,11 +32,6 @@ from tests.sinks.kafka import make_topic, read, stream
 PARTITIONS = 3
 TOPICS = {"lake": "kill-lake", "lines": "kill-lines"}
 
-#: One disturbance in so many is a `kill -9` of the broker; one answer in so many to an EndTxn is lost.
-BROKER_KILLS_ONE_IN = 6
-LOST_ONE_IN = 6
-#: Between two disturbances come so many requests at most. By time, a slow machine would come to no checkpoint between.
-QUIET_REQUESTS_MAX = 200
 #: What the last run has left is ended by then; the evidence's own transactions live for 10 s.
 SETTLED_SECONDS_MAX = 20.0
 EXPORT_SECONDS_MAX = 900.0
@@ -58,24 +53,26 @@ class LostEnds(LostAnswers):
         return "EndTxn" if data[LENGTH_BYTES:].startswith(END_TXN) else None
 
 
-class KafkaBench(Cuts):
+class KafkaBench(Outages):
     """`lake` is committed by the coordinator (the default), `lines` by the driver."""
+
+    server: kafka.KafkaServer
+    kills_one_in = 6
+    lost_one_in = 6
 
     def prepare(self) -> None:
         servers = self.folder / "servers"
         for name in ("kafka", "toxiproxy"):
             (servers / name).mkdir(parents=True)
-        self._server = self.stack.enter_context(kafka.serve(servers / "kafka"))
-        self._answers = LostEnds(("127.0.0.1", self._server.inner_port), seed=self.chance.randrange(2**32))
-        self.stack.enter_context(self._answers.serving())
+        self.server = self.stack.enter_context(kafka.serve(servers / "kafka"))
+        self.answers = LostEnds(("127.0.0.1", self.server.inner_port), seed=self.chance.randrange(2**32))
+        self.stack.enter_context(self.answers.serving())
         toxics = self.stack.enter_context(toxiproxy.serve(servers / "toxiproxy"))
-        advertised = f"127.0.0.1:{self._server.proxy_port}"
-        self.proxy = self.stack.enter_context(toxics.proxy(self._answers.address, advertised))
-        admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
+        advertised = f"127.0.0.1:{self.server.proxy_port}"
+        self.proxy = self.stack.enter_context(toxics.proxy(self.answers.address, advertised))
+        admin = AdminClient({"bootstrap.servers": self.server.bootstrap})
         for topic in TOPICS.values():
             make_topic(admin, topic, PARTITIONS)
-        self._broker_kills = 0
-        self._due = 0
         self._wrong_order: list[str] = []
 
     def sinks(self) -> list[dict[str, Any]]:
@@ -96,7 +93,7 @@ class KafkaBench(Cuts):
     def read(self, sink: str) -> Rows:
         rows: Rows = Rows()
         by_key: dict[int, list[int]] = {}
-        for message in read(self._server.bootstrap, TOPICS[sink]):
+        for message in read(self.server.bootstrap, TOPICS[sink]):
             row = row_of(message)
             rows[row] += 1
             by_key.setdefault(row[1], []).append(row[0])
@@ -116,7 +113,7 @@ class KafkaBench(Cuts):
 
     def leftovers(self, ledger_id: str) -> Iterator[str]:
         until = time.monotonic() + SETTLED_SECONDS_MAX
-        with closing(Cluster({"bootstrap.servers": self._server.bootstrap})) as cluster:
+        with closing(Cluster({"bootstrap.servers": self.server.bootstrap})) as cluster:
             while (found := cluster.ongoing(lambda name: True)) and time.monotonic() < until:
                 time.sleep(0.2)
         for one in found:
@@ -126,7 +123,7 @@ class KafkaBench(Cuts):
     def export(self, sink: str, out: Path) -> None:
         lines, orders = out / "rows.json", Orders(self.folder / "input")
         with lines.open("wb") as file:
-            for message in stream(self._server.bootstrap, TOPICS[sink], True, EXPORT_SECONDS_MAX):
+            for message in stream(self.server.bootstrap, TOPICS[sink], True, EXPORT_SECONDS_MAX):
                 value = message.value() or b""
                 file.write(value + b"\n")
                 orders.look(json.loads(message.key() or b"")["origin"], int(value[len('{"id":') : value.index(b",")]))
@@ -136,28 +133,6 @@ class KafkaBench(Cuts):
             connection.execute(f"COPY (SELECT * FROM {read}) TO '{out / 'all.parquet'}' (FORMAT parquet)", [str(lines)])
         lines.unlink()
         self._wrong_order = orders.wrong
-
-    def disturb(self) -> None:
-        self._answers.one_in = LOST_ONE_IN
-        if self._toxic is None and self._answers.requests < self._due:
-            return
-        before = self.disturbances
-        super().disturb()
-        if self.disturbances == before:
-            return
-        self._due = self._answers.requests + self.chance.randrange(QUIET_REQUESTS_MAX)
-        if self.disturbances % BROKER_KILLS_ONE_IN == 1:
-            self._broker_kills += 1
-            self._server.kill()
-            self._server.start()
-
-    def calm(self) -> None:
-        self._answers.one_in = 0
-        super().calm()
-
-    def told(self) -> str:
-        lost = self._answers.lost["EndTxn"]
-        return f"{super().told()}, {self._broker_kills} kills of the broker, {lost} lost answers to EndTxn"
 
 
 class Orders:

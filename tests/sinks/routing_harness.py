@@ -20,7 +20,7 @@ from sinkruntime.api import Answer, CommitRequest, Lineage, Sink
 from sinkruntime.tables.routing import RoutedCommitter
 from tests.sinks import harness
 from tests.sinks.contract import SinkContract
-from tests.sinks.harness import OTHER_LEDGER, Row, commit, stage
+from tests.sinks.harness import LEDGER, OTHER_LEDGER, Row, commit, stage
 
 #: Three tables of two tasks; a fourth commit is the book's.
 ROWS: tuple[list[Row], list[Row]] = ([(1, "one"), (2, "two"), (1, "uno")], [(3, "three"), (2, "due")])
@@ -141,6 +141,26 @@ class RoutingHooks:
 
 class RoutedContract(SinkContract):
     """The contract, where what one committable and one target are means many tables."""
+
+    golden_version = 1
+
+    def make_sink(self, place: Any, ledger_id: str = LEDGER, sink: str = "lake") -> Sink:
+        made: Sink = place.sink(ledger_id, sink)
+        return made
+
+    def read_visible(self, place: Any) -> Counter[Row]:
+        rows: Counter[Row] = place.rows()
+        return rows
+
+    def list_staged(self, place: Any) -> set[str]:
+        staged: set[str] = place.staged()
+        return staged
+
+    def lose_staged(self, place: Any) -> None:
+        place.lose_staged()
+
+    def recreate(self, place: Any) -> None:
+        place.drop_all()
 
     def test_state_and_commit_info_are_small(self, sink: Sink) -> None:
         rows: list[Row] = [(number % 10, "x" * 100) for number in range(harness.BATCH_ROWS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
 
-from sinkruntime.api import Sink
 from sinkruntime.sinks.delta import target
 from sinkruntime.sinks.delta.options import Options
 from tests.sinks import harness
-from tests.sinks.harness import LEDGER, Row, commit, stage
+from tests.sinks.harness import Row, commit, stage
 from tests.sinks.routed_delta import RoutedPlace
 from tests.sinks.routing_faults import RoutingFaults
 from tests.sinks.routing_harness import CHANGES, RoutedContract
@@ -30,27 +28,8 @@ def place(tmp_path: Path) -> RoutedPlace:
 
 
 class TestRouted(RoutedContract):
-    golden_version = 1
     golden_bytes = b'{"tables":{"rows_1":' + DeltaContract.golden_bytes + b"}}"
     golden_value: ClassVar = {"tables": {"rows_1": DeltaContract.golden_value}}
-
-    def make_sink(self, place: Any, ledger_id: str = LEDGER, sink: str = "lake") -> Sink:
-        made: Sink = place.sink(ledger_id, sink)
-        return made
-
-    def read_visible(self, place: Any) -> Counter[Row]:
-        rows: Counter[Row] = place.rows()
-        return rows
-
-    def list_staged(self, place: Any) -> set[str]:
-        staged: set[str] = place.staged()
-        return staged
-
-    def lose_staged(self, place: Any) -> None:
-        place.lose_staged()
-
-    def recreate(self, place: Any) -> None:
-        place.drop_all()
 
 
 class TestFaults(RoutingFaults, RoutingRows):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +11,11 @@ from pydantic import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from sinkruntime.api import Distribution, Sink
+from sinkruntime.api import Distribution
 from sinkruntime.sinks.iceberg import IcebergSink, catalog
 from sinkruntime.sinks.iceberg.options import Options
 from tests.sinks import harness
-from tests.sinks.harness import LEDGER, Row, commit, stage
+from tests.sinks.harness import Row, commit, stage
 from tests.sinks.iceberg_places import COLUMNS, Place
 from tests.sinks.routed_iceberg import RoutedPlace
 from tests.sinks.routing_faults import RoutingFaults
@@ -32,27 +31,8 @@ def place(tmp_path: Path) -> RoutedPlace:
 
 
 class TestRouted(RoutedContract):
-    golden_version = 1
     golden_bytes = b'{"tables":{"lake.rows_1":' + IcebergContract.golden_bytes + b"}}"
     golden_value: ClassVar = {"tables": {"lake.rows_1": IcebergContract.golden_value}}
-
-    def make_sink(self, place: Any, ledger_id: str = LEDGER, sink: str = "lake") -> Sink:
-        made: Sink = place.sink(ledger_id, sink)
-        return made
-
-    def read_visible(self, place: Any) -> Counter[Row]:
-        rows: Counter[Row] = place.rows()
-        return rows
-
-    def list_staged(self, place: Any) -> set[str]:
-        staged: set[str] = place.staged()
-        return staged
-
-    def lose_staged(self, place: Any) -> None:
-        place.lose_staged()
-
-    def recreate(self, place: Any) -> None:
-        place.drop_all()
 
 
 class TestFaults(RoutingFaults, RoutingRows):
