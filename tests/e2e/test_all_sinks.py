@@ -24,8 +24,8 @@ CONSUME = """
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 settings = {"bootstrap.servers": "kafka.servers.svc:9092", "group.id": "none", "isolation.level": "read_committed"}
 consumer = Consumer(settings)
-partitions = consumer.list_topics("events-clean").topics["events-clean"].partitions
-consumer.assign([TopicPartition("events-clean", number, OFFSET_BEGINNING) for number in partitions])
+partitions = consumer.list_topics("clicks-clean").topics["clicks-clean"].partitions
+consumer.assign([TopicPartition("clicks-clean", number, OFFSET_BEGINNING) for number in partitions])
 while (message := consumer.poll(15)) is not None:
     print(message.value().decode())
 """
@@ -44,12 +44,12 @@ def all_clients(release: Cluster) -> Iterator[Cluster]:
 def test_a_topic_arrives_once_in_a_database_a_table_and_another_topic(
     all_clients: Cluster, jobs: Jobs, bucket: Lake
 ) -> None:
-    produce(all_clients, ROWS)
+    produce(all_clients, ROWS, "clicks")
     job = jobs.apply("kafka-to-many.yaml")
     jobs.committed(job, 3 * ROWS)
     drivers = [pod["metadata"]["name"] for pod in jobs.pods(job, "driver")]
     all_clients.kubectl("-n", NAMESPACE, "delete", "pod", *drivers, "--grace-period=0", "--force")
-    produce(all_clients, ROWS)
+    produce(all_clients, ROWS, "clicks")
     jobs.committed(job, 6 * ROWS)
     wanted = Counter({(number, f"event {number}"): 2 for number in range(ROWS)})
     assert table(all_clients) == wanted
@@ -59,7 +59,7 @@ def test_a_topic_arrives_once_in_a_database_a_table_and_another_topic(
 
 def table(cluster: Cluster) -> Counter[tuple[object, ...]]:
     """The rows of the database's table."""
-    sql = "COPY events (id, text) TO STDOUT"
+    sql = "COPY clicks (id, text) TO STDOUT"
     command = ("-n", "servers", "exec", "postgresql", "--", "psql", "-h", "/tmp", "-U", "events")
     text = cluster.kubectl(*command, "-d", "postgres", "-c", sql)
     return Counter((int(line.split("\t")[0]), line.split("\t")[1]) for line in text.splitlines())
@@ -67,7 +67,7 @@ def table(cluster: Cluster) -> Counter[tuple[object, ...]]:
 
 def delta(bucket: Lake) -> list[dict[str, object]]:
     """The rows of the Delta table, by the library that the product commits with."""
-    found = DeltaTable("s3://lake/events-delta", storage_options=bucket.delta_options())
+    found = DeltaTable("s3://lake/clicks-delta", storage_options=bucket.delta_options())
     rows: list[dict[str, object]] = found.to_pyarrow_table(columns=["id", "text"]).to_pylist()
     return rows
 

@@ -59,7 +59,7 @@ def test_files_arrive_as_parquet_once_through_suspension_edit_and_end(jobs: Jobs
 
 
 def test_a_kafka_topic_arrives_as_parquet_once(jobs: Jobs, bucket: Lake) -> None:
-    produce(jobs.cluster, KAFKA_ROWS)
+    produce(jobs.cluster, KAFKA_ROWS, "events")
     job = jobs.apply("kafka-to-parquet.yaml")
     until("two executors", lambda: len(jobs.pods(job, "executor")) == 2)
     jobs.committed(job, KAFKA_ROWS)
@@ -82,14 +82,14 @@ def test_a_batch_job_ends_with_all_rows_in_one_checkpoint(jobs: Jobs, bucket: La
     until("no pods", lambda: not jobs.pods(job, "driver") and not jobs.pods(job, "executor"))
 
 
-def produce(cluster: Cluster, rows: int) -> None:
-    """Write the events into the topic, with the connector of the driver's image."""
+def produce(cluster: Cluster, rows: int, topic: str) -> None:
+    """Write events into the topic, with the connector of the driver's image."""
     code = (
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
         f"rows = spark.range({rows}).selectExpr('CAST(id AS STRING) AS key', \"concat('event ', id) AS value\")\n"
         "rows.write.format('kafka').option('kafka.bootstrap.servers', 'kafka.servers.svc:9092')"
-        ".option('topic', 'events').save()\n"
+        f".option('topic', '{topic}').save()\n"
     )
     cluster.kubectl("-n", "servers", "delete", "pod", "producer", "--ignore-not-found", "--wait")
     cluster.kubectl(
