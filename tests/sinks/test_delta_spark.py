@@ -69,7 +69,6 @@ def test_spark_reads_back_what_was_written_and_its_own_writes_fit(tmp_path: Path
         delta_spark.append(plain.directory, mine, 2),  # Spark takes it for written already
         delta_spark.append(plain.directory, "theirs", 2),
         delta_spark.append(plain.directory, mine, 3),
-        f"VACUUM delta.`{plain.directory}` DRY RUN",
     )
     assert Counter((row["id"], row.get("name")) for row in answers[0]) == Counter(ROWS + MORE)
     for (condition, expected), answer in zip(CONDITIONS.items(), answers[1:], strict=False):
