@@ -5,6 +5,7 @@ What a broker has an ACL for is forbidden to all whom none allows. The tests' ot
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from tests.sinks.kafka import Place, make_place
 pytestmark = pytest.mark.integration
 
 WAIT_SECONDS = 20.0
+PAUSE_SECONDS = 0.02
 #: As docs/sinks/kafka.md has them.
 DOCUMENTED: dict[str, tuple[str, ...]] = {
     "topic": ("READ", "WRITE", "DESCRIBE"),
@@ -65,11 +67,21 @@ def granted(place: Place, **changes: tuple[str, ...]) -> Iterator[None]:
     ]
     for made in place.admin.create_acls(bindings).values():
         made.result(WAIT_SECONDS)
+    _wait_for(place, bindings)
     try:
         yield
     finally:
         for gone in place.admin.delete_acls(_filters(bindings)).values():
             gone.result(WAIT_SECONDS)
+
+
+def _wait_for(place: Place, bindings: list[AclBinding]) -> None:
+    """The controller has made them; the broker lets everybody in until it has heard of them."""
+    until = time.monotonic() + WAIT_SECONDS
+    for asked in _filters(bindings):
+        while not place.admin.describe_acls(asked).result(WAIT_SECONDS):
+            assert time.monotonic() < until, "the broker never hears of the rights"
+            time.sleep(PAUSE_SECONDS)
 
 
 def _filters(bindings: list[AclBinding]) -> list[AclBindingFilter]:
