@@ -38,6 +38,9 @@ LAST_WAIT_SECONDS = 30.0
 #: How long Kopf may take to end when it is asked to.
 STOP_SECONDS = 10.0
 
+# As aiohttp's chapter "Graceful Shutdown" has it for TLS.
+GOODBYE_SECONDS = 0.25
+
 
 class Hints:
     """See the module."""
@@ -106,6 +109,8 @@ class Hints:
             namespaces=self._namespaces,
             stop_flag=stop,
         )
+        # Kopf closes its watch and does not wait for the server's goodbye; with the loop the socket would be left open.
+        await asyncio.sleep(GOODBYE_SECONDS)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *values: object) -> None:

@@ -119,6 +119,7 @@ class Watched:
     run: Run | None = None
     starts: int = 0
     most_pending: int = 0
+    retired: int = 0  # the last checkpoint that all sinks have finished, and the ledger forgotten
     done: set[tuple[int, str]] = field(default_factory=set)
 
     def until(self, holds: Callable[[LedgerView], bool], seconds_max: float = REACH_SECONDS_MAX) -> LedgerView:
@@ -154,7 +155,9 @@ class Watched:
             self.run = None
         assert code in ENDS, self._tail()
         self._note()
-        return self.job.ledger.read()
+        view = self.job.ledger.read()
+        self.retired = max(self.retired, min(view.pending, default=view.decided + 1) - 1)
+        return view
 
     def _note(self) -> None:
         path = self.job.ledger.path
@@ -169,8 +172,8 @@ class Watched:
                     assert (record["number"], sink) not in self.done, f"{record['number']} of {sink} is done again"
 
     def last_done(self, sink: str) -> int:
-        """The last checkpoint that was seen committed in this sink."""
-        return max((number for number, name in self.done if name == sink), default=0)
+        """The last checkpoint that was seen committed in this sink, or finished in all of them between two looks."""
+        return max([self.retired, *(number for number, name in self.done if name == sink)])
 
     def _tail(self) -> str:
         return self.run.tree.tail() if self.run else self.job.log.read_text()[-4000:]
