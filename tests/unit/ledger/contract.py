@@ -167,7 +167,7 @@ class SharedStoreContract(LedgerStoreContract):
             thread.start()
         for thread in threads:
             thread.join()
-        last = asyncio.run(store.load())
+        last = asyncio.run(self.other(store).load())  # a new client asks; an old one may not have heard of it yet
         assert last is not None
         assert len(wins) == 4
         assert last.ledger.epoch == sum(wins) >= 15
