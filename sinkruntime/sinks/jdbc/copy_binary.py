@@ -1,14 +1,15 @@
 """Arrow batches as PostgreSQL's binary COPY stream, column by column and never row by row.
 
-The writers call it. Each column becomes one or two Arrow arrays of bytes (length, value); Arrow joins them row by row
-in one pass. numpy is imported here when the first batch comes: only executors need it, and Spark brings it there.
+The writers call it. Columns become pieces; neighbours of one width are laid side by side, and Arrow joins the rest row
+by row in one pass. numpy is imported here when the first batch comes: only executors need it, and Spark brings it there.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +38,10 @@ _FIXED = {
 }
 
 
+#: A part of every row of a batch: of one width, as numpy's form and values (or one value); or an Arrow array of bytes.
+Piece: TypeAlias = "tuple[str, Any] | pa.Array[Any]"
+
+
 def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> Iterator[memoryview]:
     """The rows of a batch, without header and trailer. Raises `TargetError` for a value that its column cannot hold."""
     parts = max(1, -(-batch.nbytes // SLICE_BYTES_MAX))
@@ -46,34 +51,58 @@ def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> Iterator[memoryv
 
 
 def _encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> memoryview:
-    fields: list[Any] = [pa.scalar(struct.pack(">h", len(columns)), pa.binary())]
+    pieces: list[Piece] = [(">i2", len(columns))]
     for values, column in zip(batch.columns, columns, strict=True):
         try:
-            fields += _field(values, column.kind)
+            pieces += _field(values, column.kind)
         except (pa.ArrowInvalid, ValueError) as error:
             message = f"column `{column.name}` ({column.declared}) cannot hold a value: {error}"
             raise TargetError("RowsRefused", message, path="options.table") from error
-    joined: Any = pc.binary_join_element_wise(*fields, b"")
+    arrays: list[Any] = []
+    for is_array, neighbours in groupby(pieces, lambda piece: isinstance(piece, pa.Array)):
+        run = list(neighbours)
+        arrays += run if is_array else [_binary(_cells(run, batch.num_rows))]  # the join is paid by array
+    joined: Any = pc.binary_join_element_wise(*arrays, b"")
     _, offsets, data = joined.buffers()
     first, last = (struct.unpack_from("<i", offsets, 4 * (joined.offset + at))[0] for at in (0, len(joined)))
     return memoryview(data)[first:last]
 
 
-def _field(values: Any, kind: str) -> list[pa.Array[Any]]:
-    """The arrays of bytes of one column."""
+def _cells(pieces: Sequence[Any], count: int) -> Any:
+    """Pieces of one width side by side, as bytes: rows × width."""
+    import numpy as np
+
+    rows: Any = np.empty(count, [(str(at), form) for at, (form, _) in enumerate(pieces)])
+    for at, (_, values) in enumerate(pieces):
+        rows[str(at)] = values
+    return rows.view(np.uint8).reshape(count, rows.itemsize)
+
+
+def _binary(cells: Any, offsets: Any = None) -> pa.Array[Any]:
+    """Bytes as an array of binary values; without offsets each row of `cells` is one."""
+    import numpy as np
+
+    if offsets is None:
+        count, width = cells.shape
+        offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(cells)])
+
+
+def _field(values: Any, kind: str) -> list[Piece]:
+    """The pieces of one column."""
     if kind in _FIXED:
         arrow, form = _FIXED[kind]
-        return [_fixed(_numbers(values.cast(arrow)).astype(form), values)]
+        return _fixed(form, _numbers(values.cast(arrow)), values)
     if kind == "date":
-        return [_fixed((_numbers(values.cast(pa.int32())) - EPOCH_DAYS).astype(">i4"), values)]
+        return _fixed(">i4", _numbers(values.cast(pa.int32())) - EPOCH_DAYS, values)
     if kind in ("timestamp", "timestamptz"):
         zone = values.type.tz
         micros = _numbers(values.cast(pa.timestamp("us", zone)).cast(pa.int64()))
-        return [_fixed((micros - EPOCH_MICROSECONDS).astype(">i8"), values)]
+        return _fixed(">i8", micros - EPOCH_MICROSECONDS, values)
     if kind == "numeric":
-        return [_numeric(values)]
+        return _numeric(values)
     if kind == "uuid":
-        return [_uuid(values)]
+        return _uuid(values)
     if pa.types.is_nested(values.type):
         values = json_texts(values)
     return _bytes(values, b"\x01" if kind == "jsonb" else b"")
@@ -89,58 +118,48 @@ def _numbers(values: Any) -> Any:
     return np.frombuffer(buffer, form, len(values), values.offset * width)
 
 
-def _fixed(numbers: Any, values: Any) -> pa.Array[Any]:
-    """Values of one width each, in numpy's big-endian form: length and value; of a null, the length -1 alone."""
+def _fixed(form: str, numbers: Any, values: Any) -> list[Piece]:
+    """Values of one width each: length and value."""
     import numpy as np
 
-    width = numbers.dtype.itemsize
-    rows = np.empty((len(numbers), 4 + width), np.uint8)
-    rows[:, :4] = np.frombuffer(struct.pack(">i", width), np.uint8)
-    rows[:, 4:] = np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), width)
-    return _rows(rows, values)
+    return _unless_null([(">i4", np.dtype(form).itemsize), (form, numbers)], values)
 
 
-def _rows(rows: Any, values: Any) -> pa.Array[Any]:
-    """Rows of bytes of one width as an array; of a null, four bytes of ones alone."""
+def _unless_null(pieces: list[Piece], values: Any) -> list[Piece]:
+    """Pieces of which the first is the length; a null is the length -1 alone, and they become one array."""
     import numpy as np
 
-    count, width = rows.shape
-    offsets: Any
     if values.null_count == 0:
-        offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-        return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+        return pieces
+    cells = _cells(pieces, len(values))
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    kept = np.ones(rows.shape, bool)
+    kept = np.ones(cells.shape, bool)
     kept[~valid, 4:] = False
-    rows[~valid, :4] = 0xFF
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.where(valid, width, 4), out=offsets[1:])
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows[kept])])
+    cells[~valid, :4] = 0xFF
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.where(valid, cells.shape[1], 4), out=offsets[1:])
+    return [_binary(cells[kept], offsets)]
 
 
-def _bytes(values: Any, prefix: bytes) -> list[pa.Array[Any]]:
+def _bytes(values: Any, prefix: bytes) -> list[Piece]:
     """Values of any length: their lengths (and a prefix), and themselves."""
-    import numpy as np
-
     data: Any = values.cast(pa.binary())
     lengths = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
-    rows = np.empty((len(values), 4 + len(prefix)), np.uint8)
-    rows[:, :4] = (lengths + len(prefix)).astype(">i4").view(np.uint8).reshape(len(values), 4)
-    rows[:, 4:] = np.frombuffer(prefix, np.uint8)
-    return [_rows(rows, values), data if data.null_count == 0 else pc.fill_null(data, b"")]
+    pieces: list[Piece] = [(">i4", lengths + len(prefix)), *(("u1", byte) for byte in prefix)]
+    return [*_unless_null(pieces, values), data if data.null_count == 0 else pc.fill_null(data, b"")]
 
 
-def _uuid(values: Any) -> pa.Array[Any]:
+def _uuid(values: Any) -> list[Piece]:
     import numpy as np
 
     plain: Any = pc.replace_substring(pc.fill_null(values.cast(pa.string()), "0" * 32), "-", "")
     if not pc.all(pc.match_substring_regex(plain, "^[0-9a-fA-F]{32}$")).as_py():
         raise ValueError("not every text is a UUID")
     data = np.frombuffer(bytes.fromhex("".join(plain.to_pylist())), np.dtype("V16"))
-    return _fixed(data, values)
+    return _fixed("V16", data, values)
 
 
-def _numeric(values: Any) -> pa.Array[Any]:
+def _numeric(values: Any) -> list[Piece]:
     """Decimals as numeric: a header and digits of base 10,000, which are cut off from a number of 160 bits."""
     import numpy as np
 
@@ -150,18 +169,16 @@ def _numeric(values: Any) -> pa.Array[Any]:
     fraction, whole = -(-scale // DIGITS), -(-(precision - scale) // DIGITS)
     count = max(1, fraction + whole)
     limbs, negative = _limbs(values, 10 ** (fraction * DIGITS - scale))
-    rows = np.zeros((len(values), 4 + 8 + 2 * count), np.uint8)
-    header = struct.pack(">ihhHH", 8 + 2 * count, count, count - fraction - 1, _POSITIVE, scale)
-    rows[:, :12] = np.frombuffer(header, np.uint8)
-    rows[:, 8] = np.where(negative, _NEGATIVE >> 8, 0)
-    for place in range(count - 1, -1, -1):
+    digits: list[Any] = []
+    for _ in range(count):
         digit = np.zeros(len(values), np.uint64)
         for limb in range(len(limbs) - 1, -1, -1):  # a long division, the highest limb first
             part = (digit << np.uint64(32)) | limbs[limb]
             limbs[limb], digit = part // np.uint64(10_000), part % np.uint64(10_000)
-        at = 12 + 2 * place
-        rows[:, at : at + 2] = digit.astype(">u2").view(np.uint8).reshape(len(values), 2)
-    return _rows(rows, values)
+        digits.insert(0, digit)  # the last one is cut off first
+    sign = np.where(negative, _NEGATIVE, _POSITIVE)
+    header = [(">i4", 8 + 2 * count), (">i2", count), (">i2", count - fraction - 1), (">u2", sign), (">u2", scale)]
+    return _unless_null([*header, *((">u2", digit) for digit in digits)], values)
 
 
 def _limbs(values: Any, factor: int) -> tuple[list[Any], Any]:
