@@ -19,6 +19,9 @@ from sinkruntime.protocol.ledger import PartState
 
 MESSAGE_CHARS_MAX = 1024
 
+#: A prepared transaction so old is nobody's checkpoint under way any more.
+STUCK_TRANSACTION_SECONDS = 3600.0
+
 #: Phases in which what is asked for is reached, with the reason and message of `Ready`.
 _REACHED = {
     Phase.RUNNING: Trouble("Running", "the driver works"),
@@ -47,6 +50,7 @@ def conditions(facts: Facts, course: Course) -> list[dict[str, Any]]:
         _driver_ready(facts, course),
         _commit_healthy(facts),
         _in_doubt(facts),
+        _transactions_stuck(facts),
         _plain("Suspended", course.phase is Phase.SUSPENDED, "Suspended", "NotSuspended"),
         Condition("UpgradePending", course.upgrade is not None, course.upgrade or Trouble("UpToDate")),
         Condition("Complete", True if course.phase is Phase.SUCCEEDED else None, _REACHED[Phase.SUCCEEDED]),
@@ -161,3 +165,17 @@ def _in_doubt(facts: Facts) -> Condition:
     number, sink = doubted[0]
     message = f"a commit of checkpoint {number} to sink {sink} may have landed: the target is asked"
     return Condition("InDoubt", True, Trouble("CommitInDoubt", message))
+
+
+def _transactions_stuck(facts: Facts) -> Condition:
+    """Somebody's prepared transaction, mostly of a job that is gone: it keeps its locks until it is ended."""
+    found = facts.observed.coordinator.prepared
+    stuck = found is not None and found.oldest_seconds >= STUCK_TRANSACTION_SECONDS
+    if found is None or not stuck:
+        return Condition("TransactionsStuck", None, Trouble(""))
+    hours = int(found.oldest_seconds // 3600)
+    message = (
+        f"the database of sink {found.sink} holds {found.count} prepared transactions, the oldest for {hours} h or more"
+    )
+    advice = "list them with their owners by `sinkjob doctor`, and end those whose job is gone by its --roll-back"
+    return Condition("TransactionsStuck", True, Trouble("PreparedTransactionStuck", message, advice))

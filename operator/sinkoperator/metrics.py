@@ -50,7 +50,7 @@ SINK_GAUGES = {
 }
 _SINK_GAUGE_TEXTS = {
     "prepared_transactions": "Prepared transactions in the sink's database, anybody's, at its last clean-up.",
-    "prepared_oldest_seconds": "Age of the oldest of them then; 0 where the database does not tell.",
+    "prepared_oldest_seconds": "Age of the oldest of them then; MySQL and MariaDB: since it was seen first.",
 }
 
 

@@ -162,13 +162,24 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedFacts:
+    """The prepared transactions that a sink's database held, anybody's, when the sink cleaned up last."""
+
+    sink: str
+    count: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorFacts:
     """This operator's coordinator of the job. `begun` is the intent with which it has begun ("": it has not): what was
-    held is tried again, and what an earlier word granted is put away. `trouble`: why it ended, or cannot begin."""
+    held is tried again, and what an earlier word granted is put away. `trouble`: why it ended, or cannot begin.
+    `prepared`: of the sink whose database holds the oldest."""
 
     running: bool = False
     begun: str = ""
     trouble: Trouble | None = None
+    prepared: PreparedFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _TOLD = (
     ("InDoubt", "True", "CommitInDoubt", True),
     ("InDoubt", "False", "CommitVerified", False),
     ("CommitHealthy", "False", "CommitFailed", True),
+    ("TransactionsStuck", "True", "PreparedTransactionStuck", True),
 )
 
 #: Ends of drivers that are as they should be.

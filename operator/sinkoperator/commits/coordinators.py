@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from sinkoperator.actions import BeginAbort, RunCoordinator
 from sinkoperator.commits.manager import Charge, Key, Manager
-from sinkoperator.observed import CoordinatorFacts, Observed, Trouble
+from sinkoperator.observed import CoordinatorFacts, Observed, PreparedFacts, Trouble
+from sinkruntime.coordinator.settings import Metrics
 from sinkruntime.errors import SinkjobError
 from sinkruntime.spec.models import SinkJobSpec
 
@@ -30,7 +31,8 @@ class Coordinators:
         """How this replica's coordinator of the job is."""
         trouble = self._manager.trouble(key)
         begun = self._manager.begun_with(key)
-        return CoordinatorFacts(self._manager.runs(key), begun, None if trouble is None else _told(trouble))
+        told = None if trouble is None else _told(trouble)
+        return CoordinatorFacts(self._manager.runs(key), begun, told, _oldest(self._manager.metrics_of(key)))
 
     async def run(self, key: Key, observed: Observed, action: RunCoordinator) -> None:
         """See that it runs as the plan says."""
@@ -63,6 +65,12 @@ def _kept(observed: Observed, revision: str) -> SinkJobSpec | None:
         return SinkJobSpec.model_validate(raw, by_alias=True, by_name=False)
     except ValidationError:
         return None
+
+
+def _oldest(metrics: Metrics) -> PreparedFacts | None:
+    counts = {sink: int(value) for (name, sink), value in metrics.values.items() if name == "prepared_transactions"}
+    found = [PreparedFacts(sink, counts[sink], metrics.get("prepared_oldest_seconds", sink)) for sink in counts]
+    return max(found, key=lambda one: one.oldest_seconds, default=None)
 
 
 def _told(error: SinkjobError) -> Trouble:

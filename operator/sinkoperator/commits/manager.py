@@ -171,6 +171,11 @@ class Manager:
         for key, job in self._jobs.items():
             yield key, job.metrics
 
+    def metrics_of(self, key: Key) -> Metrics:
+        """Those of one job; none where no coordinator has worked for it."""
+        job = self._jobs.get(key)
+        return job.metrics if job else Metrics()
+
     def release(self, key: Key) -> None:
         """Ask the job's coordinator to end in order, where there is one; it is not waited for."""
         job = self._jobs.get(key)

@@ -7,6 +7,7 @@ transaction" alone never means committed. When all of a checkpoint's are committ
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
@@ -120,6 +121,7 @@ class XaCommitter(SinkCommitter):
         self._transactions = transactions
         self._identity = identity
         self._prefix = xid_prefix(identity)
+        self._seen: dict[str, float] = {}  # monotonic seconds, by xid
         self._pool = Pool(stage.database)
         self._evidence = Evidence(stage.database, stage.schema, identity)
 
@@ -193,8 +195,13 @@ class XaCommitter(SinkCommitter):
     def clean(self, checkpoint: int, epoch: int) -> Mapping[str, float]:
         """Gauges what is prepared in the database and left, whoever's it is: it holds locks and room."""
         left = self._remove(lambda at: (at.checkpoint, at.epoch) == (checkpoint, epoch))
-        oldest = max((found.age_seconds or 0.0 for found in left), default=0.0)
-        return {"prepared_transactions": len(left), "prepared_oldest_seconds": oldest}
+        return {"prepared_transactions": len(left), "prepared_oldest_seconds": max(self._ages(left), default=0.0)}
+
+    def _ages(self, left: Sequence[Found]) -> list[float]:
+        """As the server tells them, else since they were seen first: MySQL and MariaDB keep no time."""
+        now = time.monotonic()
+        self._seen = {found.xid: self._seen.get(found.xid, now) for found in left}
+        return [now - self._seen[found.xid] if found.age_seconds is None else found.age_seconds for found in left]
 
     def _remove(self, condition: Callable[[Origin], bool]) -> list[Found]:
         """Roll those of this sink back for which it holds; those that are left."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sinkoperator.actions import BeginAbort, RunCoordinator
 from sinkoperator.commits.coordinators import Coordinators
-from sinkoperator.observed import CoordinatorFacts, JobObject, Observed, PlanSettings, Revision
+from sinkoperator.observed import CoordinatorFacts, JobObject, Observed, PlanSettings, PreparedFacts, Revision
 from sinkruntime.protocol.ledger import CheckpointState, PartState
 from sinkruntime.spec.models import SinkJobSpec
 from tests.protocol.build import part_of, running
@@ -39,6 +39,7 @@ def test_a_coordinator_runs_as_the_plan_says_and_ends_without_being_waited_for(s
         assert coordinators.facts(KEY).begun == RUN.intent
         await jobs.decide(1)
         await jobs.until(settled)
+        assert coordinators.facts(KEY).prepared == PreparedFacts("a", 2, 0.0), "what the sink gauged"
         jobs.place.behave("commit", "hang")
         await jobs.decide(2)
         await until(lambda: len(jobs.place.calls("commit")) == 2)

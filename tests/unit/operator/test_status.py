@@ -9,7 +9,7 @@ import pytest
 
 from sinkoperator.actions import Emit
 from sinkoperator.moments import moment, seconds_of
-from sinkoperator.observed import CoordinatorFacts, Executors, Observed, Trouble
+from sinkoperator.observed import CoordinatorFacts, Executors, Observed, PreparedFacts, Trouble
 from sinkoperator.plan import plan
 from sinkoperator.restarts import Account, Restarts, Verdict, read_restarts, write_restarts
 from sinkruntime.protocol.ledger import Acceptance, Authority, PartState, SinkEntry
@@ -161,6 +161,23 @@ def test_doubt_is_told_when_it_begins_and_when_it_ends() -> None:
     known = replace(doubted, job=replace(doubted.job, status=dict(plan(doubted).status)))
     assert told(plan(known)) == []
     assert "CommitVerified" in told(plan(replace(known, ledger=held(ledger(2)))))
+
+
+def test_a_prepared_transaction_is_stuck_after_an_hour_and_told_once() -> None:
+    def holding(seen: Observed, seconds: float) -> Observed:
+        return replace(seen, coordinator=CoordinatorFacts(True, "x", prepared=PreparedFacts("orders", 3, seconds)))
+
+    seen = with_status(holding(observed(ledger(2), driver(2)), 3599.0))
+    assert "TransactionsStuck" not in {entry["type"] for entry in seen.job.status["conditions"]}
+    stuck = plan(holding(seen, 7300.0))
+    assert condition(stuck, "TransactionsStuck") == ("True", "PreparedTransactionStuck")
+    assert told(stuck) == ["PreparedTransactionStuck"]
+    message = next(entry["message"] for entry in stuck.status["conditions"] if entry["type"] == "TransactionsStuck")
+    for word in ("sink orders", "3 prepared", "2 h", "--roll-back"):
+        assert word in message
+    known = holding(replace(seen, job=replace(seen.job, status=dict(stuck.status))), 7400.0)
+    assert told(plan(known)) == []
+    assert dict(plan(known).status) == dict(stuck.status), "its age does not write the status anew"
 
 
 def test_what_a_new_tenure_has_not_asked_about_is_no_doubt() -> None:
