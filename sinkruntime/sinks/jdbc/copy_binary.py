@@ -1,7 +1,7 @@
 """Arrow batches as PostgreSQL's binary COPY stream, column by column and never row by row.
 
 The writers call it. Columns become pieces; neighbours of one width are laid side by side, and Arrow joins the rest row
-by row in one pass. numpy is imported here when the first batch comes: only executors need it, and Spark brings it there.
+by row in one pass. numpy is imported here when the first batch comes: only executors need it, where Spark brings it.
 """
 
 from __future__ import annotations
