@@ -18,6 +18,7 @@ pytest.register_assert_rewrite(
 )
 
 pytest_plugins = [
+    "tests.servers.certificates",
     "tests.servers.hive_metastore",
     "tests.servers.hudi_reader",
     "tests.servers.iceberg_rest",
@@ -27,6 +28,7 @@ pytest_plugins = [
     "tests.servers.paimon_java",
     "tests.servers.postgresql",
     "tests.servers.s3",
+    "tests.servers.schema_registry",
     "tests.servers.toxiproxy",
     "tests.sinks.jdbc_fixtures",
 ]

@@ -18,6 +18,7 @@ from tests.servers import (
     kafka,
     paimon,
     programs,
+    schema_registry,
 )
 
 #: Below this nothing was fetched.
@@ -28,6 +29,7 @@ WANTED: dict[str, Callable[[], object]] = {
     "PostgreSQL and MariaDB": database_programs.locate,
     "Kafka": kafka.locate,
     "Spark's Kafka connector": kafka.locate_connector,
+    "a schema registry": schema_registry.locate,
     "Iceberg's REST catalog": iceberg_rest.locate,
     "Iceberg for Spark": iceberg_spark.locate,
     "Delta for Spark": delta_spark.locate,

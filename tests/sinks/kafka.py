@@ -11,11 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sinkruntime.api import Sink
+from sinkruntime.api import Answer, CommitRequest, Lineage, Sink
 from sinkruntime.sinks.kafka import KafkaSink
 from sinkruntime.sinks.kafka.broker import Cluster
 from sinkruntime.sinks.kafka.options import Options
@@ -68,6 +69,22 @@ class Place:
 
     def messages(self, committed: bool = True, topic: str = "") -> list[Message]:
         return read(self.direct, topic or self.topic, committed)
+
+
+def write_rows(sink: Sink, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    """Stage rows of any schema as checkpoint 1, and commit them."""
+    lineage = Lineage(1, 1, 0, 1, 0)
+    writer = sink.create_writer(harness.writer_context(sink, lineage, schema))
+    writer.open()
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+    committable = harness.finish(sink, writer, 1)
+    committer = sink.create_committer()
+    if committer is not None:
+        committer.open()
+        request = CommitRequest(committable, lineage, 0)
+        committer.commit([request])
+        committer.close()
+        assert request.answer is Answer.COMMITTED
 
 
 def make_place(direct: str, address: str = "", partitions: int = 2) -> Place:

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from sinkruntime.api import Answer, CommitRequest, Lineage, Sink
+from sinkruntime.api import Answer, Sink
 from sinkruntime.avro_schemas import avro_schema
 from sinkruntime.errors import TargetError
 from tests.servers.kafka import PASSWORD, USER, KafkaServer
 from tests.sinks import harness
 from tests.sinks.contract import ROWS, YES
 from tests.sinks.harness import commit, stage
-from tests.sinks.kafka import Place, make_place, make_topic, read
+from tests.sinks.kafka import Place, make_place, make_topic, read, write_rows
 
 pytestmark = pytest.mark.integration
 
@@ -39,19 +39,7 @@ def place(kafka_server: KafkaServer) -> Place:
 
 
 def write(sink: Sink, rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> None:
-    """Stage rows of any schema as checkpoint 1, and commit them."""
-    lineage = Lineage(1, 1, 0, 1, 0)
-    writer = sink.create_writer(harness.writer_context(sink, lineage, schema))
-    writer.open()
-    writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-    committable = harness.finish(sink, writer, 1)
-    committer = sink.create_committer()
-    if committer is not None:
-        committer.open()
-        request = CommitRequest(committable, lineage, 0)
-        committer.commit([request])
-        committer.close()
-        assert request.answer is Answer.COMMITTED
+    write_rows(sink, rows, schema)
 
 
 def row(id: int, name: str | None = "n", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 from sinkruntime.api import Answer
 from sinkruntime.errors import TargetError
 from tests.servers.kafka import KafkaServer
-from tests.servers.programs import OPENSSL, ProgramMissingError, locate
 from tests.sinks import harness
 from tests.sinks.contract import ROWS
 from tests.sinks.harness import commit, stage
@@ -28,22 +26,6 @@ from tests.sinks.kafka import Place, make_place
 pytestmark = pytest.mark.integration
 
 BUFFER_BYTES = 65_536
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `cert.pem`, which signs itself for 127.0.0.1, and `key.pem`."""
-    try:
-        openssl = locate(OPENSSL)
-    except ProgramMissingError as error:
-        pytest.skip(f"missing program: {error}")
-    folder = tmp_path_factory.mktemp("tls")
-    command = (
-        f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=broker -addext subjectAltName=IP:127.0.0.1 "
-        "-keyout key.pem -out cert.pem"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=30)
-    return folder
 
 
 @pytest.fixture

@@ -117,12 +117,14 @@ class KafkaSink(Sink):
             cluster.close()
 
     def prepare_target(self, schema: pa.Schema) -> None:
-        """Check the columns against the formats, the timeout against the brokers; make the topic where it is asked."""
-        Encoder(self.options, schema)
+        """Check the columns against the formats, the timeout against the brokers; make the topic and register the
+        schemas where it is asked."""
+        encoder = Encoder(self.options, schema)
         admin = admin_of(self.options)
         if self.options.transactions:
             target.check_timeout(admin, self.options)
         target.prepare_topic(admin, self.options)
+        encoder.register()
 
     def staged_life_seconds(self) -> float | None:
         return float(self.options.timeout_seconds) if self.options.transactions else None

@@ -6,8 +6,9 @@ Used by the writer, and by `prepare_target` to refuse columns that do not fit. N
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +18,13 @@ from sinkruntime.avro_schemas import avro_problem, avro_schema, load_fastavro
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.kafka.json_text import json_objects
 from sinkruntime.sinks.kafka.options import Format, Options
+from sinkruntime.sinks.kafka.registry import head
 
 Bytes = list[bytes | None]
 Headers = list[tuple[str, bytes | None]]
 Encode = Callable[[pa.RecordBatch], Bytes]
+#: What the records of a topic begin with.
+Head = Callable[[str], bytes]
 
 #: What encoding raises for a row that has no such form: a time beyond the year 9999, text that is not UTF-8.
 ENCODE_ERRORS = (pa.ArrowException, ValueError, OverflowError)
@@ -65,6 +69,8 @@ class Encoder:
             raise _mismatch("value", "no column is left for the value")
         self._key = _encoder(options.key_format, options.key, schema, "key") if options.key else None
         self._value = _encoder(options.value_format, value, schema, "value")
+        self._key_head = self._head("key", options.key_format, options.key, schema) if options.key else None
+        self._value_head = self._head("value", options.value_format, value, schema)
         self._value_columns = value
         self._tombstones = options.tombstones and options.value_format in (Format.JSON, Format.AVRO)
         if options.topic_field is not None:
@@ -84,6 +90,36 @@ class Encoder:
             None if options.headers_field is None else _headers(batch.column(options.headers_field)),
             None if options.topic_field is None else _topics(batch.column(options.topic_field), options.topic_field),
         )
+
+    def headed(self, records: Records, without: Container[str] = ()) -> Records:
+        """The records with what a schema registry wants before keys and values; those for some topics as they are.
+        Raises as `registry.head`."""
+        if self._key_head is None and self._value_head is None:
+            return records
+        topics = records.topics or [str(self._options.topic)] * len(records.values)
+        known = {topic for topic in set(topics) if topic not in without}
+        keys = None if records.keys is None else _headed(records.keys, topics, self._key_head, known)
+        return replace(records, values=_headed(records.values, topics, self._value_head, known), keys=keys)
+
+    def register(self) -> None:
+        """Ask the schema registry for the schemas of `topic`, where there are both. Raises as `registry.head`."""
+        for head_of in (self._key_head, self._value_head):
+            if head_of is not None and self._options.topic is not None:
+                head_of(self._options.topic)
+
+    def _head(self, part: str, kind: Format, names: Sequence[str], schema: pa.Schema) -> Head | None:
+        if self._options.schema_registry is None or kind is not Format.AVRO:
+            return None
+        text = json.dumps(avro_schema(pa.schema([schema.field(name) for name in names])))
+        registry = self._options.schema_registry
+        return lambda topic: head(registry, f"{topic}-{part}", text)
+
+
+def _headed(encoded: Bytes, topics: Sequence[str], head_of: Head | None, known: Iterable[str]) -> Bytes:
+    if head_of is None:
+        return encoded
+    heads = {topic: head_of(topic) for topic in known}
+    return [None if one is None else heads.get(topic, b"") + one for one, topic in zip(encoded, topics, strict=True)]
 
 
 def _encoder(kind: Format, names: Sequence[str], schema: pa.Schema, path: str) -> Encode:
@@ -111,7 +147,7 @@ def _is_text_like(kind: pa.DataType) -> bool:
 
 
 def _avro(names: Sequence[str], schema: pa.Schema, path: str) -> Encode:
-    """Each record is the bare datum, without a schema registry's header."""
+    """Each record is the bare datum; what a schema registry wants comes before it."""
     fields = [schema.field(name) for name in names]
     for field in fields:
         if problem := avro_problem(field):

@@ -60,6 +60,7 @@ class Partitioner(StrEnum):
 
 _TOPIC = Matching(r"[A-Za-z0-9._-]+", "a topic's name of letters, digits, `.`, `_`, `-`", 249)
 _PREFIX = Matching(r"[A-Za-z0-9._-]+", "letters, digits, `.`, `_`, `-`", 100)
+_REGISTRY_URL = Matching(r"https?://[^\s@]+", "a URL, `https://…`, without user and password", 2_000)
 Setting = Annotated[SecretStr, BeforeValidator(spark_text)]
 
 
@@ -71,6 +72,30 @@ class CreateTopic(Model):
         default=-1, ge=-1, le=32_767, description="Its replication factor; -1: the broker's default."
     )
     config: Scalars = Field(default={}, description="Its settings, by Kafka's own names.")
+
+
+class SchemaRegistry(OptionsModel):
+    """Where Avro schemas are kept, by Confluent's API."""
+
+    url: Annotated[str, _REGISTRY_URL] = Field(
+        description="Its address, with the path of the API: `https://registry:8081`, `…/apis/ccompat/v7`."
+    )
+    username: Text | None = Field(default=None, description="Of HTTP's basic authentication.")
+    password: SecretStr | None = Field(
+        default=None, description="Likewise; through `optionsFrom`, as `schemaRegistry.password`."
+    )
+    ca_file: Text | None = Field(
+        default=None, description="Certificates that sign the registry's; left out: those of the system."
+    )
+    auto_register: bool = Field(
+        default=True, description="Register the columns' schema; `false`: it must be there, and is looked up."
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise PydanticCustomError("login", "`username` and `password`: give both of them, or none")
+        return self
 
 
 class Options(OptionsModel):
@@ -93,6 +118,11 @@ class Options(OptionsModel):
     )
     value_format: Format = Field(
         default=Format.JSON, description="`json`, `string`, `binary`, `avro`; string and binary take one column."
+    )
+    schema_registry: SchemaRegistry | None = Field(
+        default=None,
+        description="avro: keep schemas in a registry of Confluent's kind, under the subjects `<topic>-key` and "
+        "`<topic>-value`, and begin each record with its schema's number.",
     )
     tombstones: bool = Field(
         default=False,
@@ -148,6 +178,8 @@ class Options(OptionsModel):
                     "`{part}Format: {kind}` takes one column, `{part}` names {count}",
                     {"part": part, "kind": kind.value, "count": len(columns)},
                 )
+        if self.schema_registry is not None and Format.AVRO not in (self.value_format, self.key_format):
+            raise PydanticCustomError("registry", "`schemaRegistry` needs `valueFormat: avro` or `keyFormat: avro`")
         if self.tombstones and not self.key:
             raise PydanticCustomError("tombstones", "`tombstones` needs `key`: a tombstone is of a key")
         self._check_producer()

@@ -6,7 +6,7 @@ topic that there is, or makes a record that the producer or its topic does not t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,8 +43,10 @@ class Screen:
 
     def records(self, producer: Producer, batch: pa.RecordBatch) -> Iterator[Records]:
         """What can be sent of the batch, in order."""
-        for rows, records in self._encoded(batch):
-            problems = self._problems(producer, records)
+        for rows, encoded in self._encoded(batch):
+            missing = self._missing(producer, encoded)
+            records = self._encoder.headed(encoded, missing)
+            problems = self._problems(records, missing)
             if not problems:
                 yield records
                 continue
@@ -69,14 +71,18 @@ class Screen:
         else:
             yield batch, records
 
-    def _problems(self, producer: Producer, records: Records) -> dict[int, Problem]:
+    def _missing(self, producer: Producer, records: Records) -> dict[str, str]:
+        """Topics of the rows that no record can go to, and why."""
+        told = {name: self._topics.problem(producer, name) for name in dict.fromkeys(records.topics or ())}
+        return {name: problem for name, problem in told.items() if problem}
+
+    def _problems(self, records: Records, missing: Mapping[str, str]) -> dict[int, Problem]:
         """By row: why it cannot be sent."""
-        found: dict[int, Problem] = {}
-        if records.topics is not None:
-            told = {name: self._topics.problem(producer, name) for name in dict.fromkeys(records.topics)}
-            found = {i: ("TopicMissing", told[name]) for i, name in enumerate(records.topics) if told[name]}
+        found: dict[int, Problem] = {
+            i: ("TopicMissing", missing[name]) for i, name in enumerate(records.topics or ()) if name in missing
+        }
         names = {str(self._options.topic)} if records.topics is None else set(records.topics)
-        limits = {name: self._limits_of(name) for name in names if not (records.topics and told[name])}
+        limits = {name: self._limits_of(name) for name in names if name not in missing}
         if self._may_exceed(records, list(limits.values())):
             for index in range(len(records.values)):
                 name = str(self._options.topic) if records.topics is None else records.topics[index]

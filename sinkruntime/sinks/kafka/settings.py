@@ -36,7 +36,7 @@ _REASONS: Mapping[str, str] = {
     "log_cb": _OURS,
     "plugin.library.paths": "would load code into the writers",
     "sasl.jaas.config": "is of Java's clients; give `sasl.username`, and `sasl.password` through `optionsFrom`",
-    "schema.registry.url": "is not supported: an avro record is the bare datum, its schema made from the columns",
+    "schema.registry.url": "is the option `schemaRegistry`",
     "isolation.level": "belongs to consumers",
     "group.id": "belongs to consumers",
 }

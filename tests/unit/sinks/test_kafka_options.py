@@ -74,8 +74,11 @@ def test_without_transactions_it_is_at_least_once_and_has_no_committers() -> Non
         ({"producer": {"sasl.kerberos.principal": "me"}}, "`sasl.kerberos.principal` is not supported"),
         ({"producer": {"ssl.keystore.location": "/k"}}, "`ssl.keystore.location` is not supported"),
         ({"producer": {"security.protocol": "tls"}}, "`security.protocol` can be plaintext, ssl"),
-        ({"producer": {"schema.registry.url": "http://r"}}, "`schema.registry.url` is not supported"),
+        ({"producer": {"schema.registry.url": "http://r"}}, "`schema.registry.url` is the option `schemaRegistry`"),
         ({"producer": {"bootstrap.servers": "x"}}, "is the option `bootstrapServers`"),
+        ({"schemaRegistry": {"url": "http://r"}}, "needs `valueFormat: avro` or `keyFormat: avro`"),
+        ({"valueFormat": "avro", "schemaRegistry": {"url": "http://me:word@r"}}, "without user and password"),
+        ({"valueFormat": "avro", "schemaRegistry": {"url": "http://r", "username": "me"}}, "give both of them"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_what_would_be_right(more: dict[str, Any], said: str) -> None:
