@@ -99,6 +99,7 @@ class RoutingFaults(RoutingHooks):
         race(sink, place, rounds=3)
 
     @pytest.mark.exhaustive
+    @pytest.mark.timeout(3600)
     def test_zombies_racing_commit_each_table_once_in_a_thousand_races(self, sink: Any, place: Any) -> None:
         race(sink, place, rounds=1_000)
 

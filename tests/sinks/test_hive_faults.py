@@ -132,6 +132,7 @@ def test_a_crash_before_the_evidence_is_taken_up(place: Place) -> None:
 def race(place: Place, rounds: int) -> None:
     """In each round two committers, each with both tiers, are given one checkpoint."""
     sink = place.sink()
+    passing: Counter[str] = Counter()
     for checkpoint in range(1, rounds + 1):
         staged = stage(sink, checkpoint, [(checkpoint % 3, str(checkpoint))], [(checkpoint, "one")])
         made: list[harness.Round] = []
@@ -139,15 +140,20 @@ def race(place: Place, rounds: int) -> None:
 
         def run(checkpoint: int = checkpoint, staged: Any = staged, barrier: Any = barrier, made: Any = made) -> None:
             barrier.wait(timeout=20)
-            made.append(commit(sink, staged, checkpoint - 1, may_have_landed=True))
+            done = commit(sink, staged, checkpoint - 1, may_have_landed=True)
+            if Answer.RETRY_LATER in done.answers():  # a busy metastore; a coordinator asks again, too
+                passing.update(done.reasons())
+                done = commit(sink, staged, checkpoint - 1, may_have_landed=True)
+            made.append(done)
 
         threads = [threading.Thread(target=run) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(timeout=60)
-        assert set[Answer | None]().union(*(one.answers() for one in made)) <= YES
-        assert [one.aggregated[0].answer for one in made].count(Answer.COMMITTED) == 1
+        assert set[Answer | None]().union(*(one.answers() for one in made)) <= YES, passing
+        assert [one.aggregated[0].answer for one in made].count(Answer.COMMITTED) == 1, passing
+    assert passing.total() <= rounds // 100 + 1, passing
     expected = Counter((number % 3, str(number)) for number in range(1, rounds + 1))
     expected.update((number, "one") for number in range(1, rounds + 1))
     assert place.rows() == expected
@@ -159,7 +165,7 @@ def test_two_committers_of_one_checkpoint_commit_it_once(place: Place) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_thousand_races_of_two_committers(place: Place) -> None:
     race(place, 1_000)
 
