@@ -1,6 +1,7 @@
 """From Arrow batches to records: topics, keys, values, headers, each as a list as long as the batch.
 
-Used by the writer, and by `prepare_target` to refuse columns that do not fit. Never talks to a broker.
+Used by the writer, and by `prepare_target` to refuse columns that do not fit. Never talks to a broker; asks a
+schema registry, where there is one.
 """
 
 from __future__ import annotations
