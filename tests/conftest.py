@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.servers.hive_metastore",
     "tests.servers.hudi_reader",
     "tests.servers.iceberg_rest",
+    "tests.servers.iceberg_spark",
     "tests.servers.kafka",
     "tests.servers.mariadb",
     "tests.servers.paimon",

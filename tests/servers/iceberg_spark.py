@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers.jars import locate_jars
+from tests.servers.programs import ProgramMissingError
 
 VERSION = "1.12.0"
 LISTING = Path(__file__).with_name("iceberg_spark_jars.txt")
@@ -23,6 +26,15 @@ def locate() -> str:
     """The path of the runtime's jar. Raises ProgramMissingError."""
     (jar,) = locate_jars(f"iceberg-spark-{VERSION}", LISTING).iterdir()
     return str(jar)
+
+
+@pytest.fixture(scope="session")
+def iceberg_engine() -> None:
+    """For tests that `ask`. Skips where the runtime cannot be had, which is a failure in CI."""
+    try:
+        locate()
+    except ProgramMissingError as error:
+        pytest.skip(f"missing engine: {error}")
 
 
 def ask(*questions: tuple[str, str], timeout_seconds: int = TIMEOUT_SECONDS) -> list[list[dict[str, Any]]]:

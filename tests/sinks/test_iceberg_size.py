@@ -37,6 +37,7 @@ def test_a_thousand_zombies_by_rest_never_commit_a_checkpoint_twice(iceberg_rest
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("iceberg_engine")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["flat", "partitioned", "rewritten"])
 def test_a_million_changes_leave_what_duckdb_says(tmp_path: Path, layout: dict[str, Any]) -> None:
     many_changes.make(tmp_path)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.servers import iceberg_spark
-from tests.servers.programs import ProgramMissingError
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS
 from tests.sinks.harness import commit, stage
@@ -20,11 +19,8 @@ from tests.sinks.test_iceberg_partitions import TRANSFORMS, WIDE, put, wide_rows
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 
+@pytest.mark.usefixtures("iceberg_engine")
 def test_spark_reads_back_what_was_written(tmp_path: Path) -> None:
-    try:
-        iceberg_spark.locate()
-    except ProgramMissingError as error:
-        pytest.skip(f"missing engine: {error}")
     questions: list[tuple[str, str]] = []
 
     (tmp_path / "plain").mkdir()

@@ -1,4 +1,4 @@
-"""The examples of hudi, hive and paimon, run by the command line as from a fresh clone, and read back by others."""
+"""The examples of the table formats, run by the command line as from a fresh clone, and read back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
+from tests.servers import iceberg_spark
 from tests.servers.hive_metastore import Metastore
 from tests.servers.hudi_reader import HudiReader
 from tests.servers.paimon import PaimonPeer
@@ -42,6 +46,33 @@ def run(folder: Path, *arguments: str) -> str:
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended.stdout
+
+
+def test_delta_keeps_the_last_states_and_the_history(tmp_path: Path) -> None:
+    folder = example("delta", tmp_path)
+    run(folder, "run", "job.yaml", "--master", "local[2]")
+    accounts = DeltaTable(str(folder / "data" / "accounts")).to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["owner"], row["balance"]) for row in accounts) == [
+        (1, "Ada", Decimal("12.25")),
+        (3, "Grace", Decimal("99.90")),
+    ]
+    history = DeltaTable(str(folder / "data" / "history")).to_pyarrow_table().to_pylist()
+    assert sorted((row["changed"], row["op"]) for row in history) == [(1, "I"), (2, "I"), (3, "U"), (4, "D"), (5, "I")]
+    assert "version" in run(folder, "commits", "job.yaml")
+
+
+@pytest.mark.usefixtures("iceberg_engine")
+def test_iceberg_keeps_the_last_change_of_each_key(tmp_path: Path) -> None:
+    folder = example("iceberg", tmp_path)
+    run(folder, "run", "job.yaml", "--available-now", "--master", "local[2]")
+    with closing(load_catalog("default", type="sql", uri=f"sqlite:///{folder}/data/catalog.db")) as catalog:
+        metadata = catalog.load_table("web.people").metadata_location
+    (people,) = iceberg_spark.ask((metadata, "select id, name, city from t order by id"))
+    assert people == [
+        {"id": 1, "name": "Ada", "city": "London"},
+        {"id": 2, "name": "Grace", "city": "Arlington"},
+    ]
+    assert "snapshot" in run(folder, "commits", "job.yaml")
 
 
 def test_hudi_keeps_the_last_state_of_each_record(tmp_path: Path, hudi_reader: HudiReader) -> None:
