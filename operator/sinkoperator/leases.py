@@ -93,8 +93,11 @@ class Leases:
         return state is not _State.STOPPED and self.lives
 
     def hint(self, event: str, body: Mapping[str, Any]) -> None:
-        """A watch has shown a Lease: looks at once where a shard may have become free. For `Watch.subscribe`."""
+        """A watch has shown a Lease: a renewal counts from here, and not from the next look, so that a takeover waits
+        for nothing but the Lease; and it looks at once where a shard may have become free. For `Watch.subscribe`."""
         name = body["metadata"]["name"]
+        if event != "DELETED" and self._names.identity_in(name):
+            self._sightings.note(body, self._environment.clock.monotonic())
         holder = (body.get("spec") or {}).get("holderIdentity")
         freed = self._names.number_in(name) is not None and (event == "DELETED" or not holder)
         if freed or (event == "DELETED" and self._names.identity_in(name)):

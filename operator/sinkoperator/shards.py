@@ -50,7 +50,7 @@ class Names:
 
 @dataclass(slots=True)
 class _Sighting:
-    spec: Any
+    spec: Mapping[str, Any]
     since: float
 
 
@@ -66,9 +66,18 @@ class Seen:
 
 @dataclass(slots=True)
 class Sightings:
-    """Since when each Lease has been seen as it is. One per process: it outlives the loss of the own Lease."""
+    """Since when each Lease has been seen as it is. One per process: it outlives the loss of the own Lease.
+
+    A Lease is never taken for older than it is: its age counts from when this process had read the change.
+    """
 
     _by_name: dict[str, _Sighting] = field(default_factory=dict)
+
+    def note(self, body: Mapping[str, Any], at: float) -> None:
+        """A watch has shown this Lease at this time, sooner than the next look would. One that lags, or shows an older
+        state, only makes a takeover later."""
+        name = body["metadata"]["name"]
+        self._by_name[name] = _sighted(self._by_name.get(name), body, at)
 
     def look(self, leases: Iterable[Mapping[str, Any]], sent: float, answered: float) -> dict[str, Seen]:
         """Take in one list of all Leases; the times are the own monotonic clock's.
@@ -80,13 +89,15 @@ class Sightings:
         former, self._by_name = self._by_name, {}
         for body in leases:
             name = body["metadata"]["name"]
-            spec = body.get("spec") or {}
-            sighting = former.get(name)
-            if sighting is None or sighting.spec != spec:
-                sighting = _Sighting(spec, answered)
-            self._by_name[name] = sighting
-            seen[name] = Seen(name, str(spec.get("holderIdentity") or ""), max(0.0, sent - sighting.since), body)
+            sighting = self._by_name[name] = _sighted(former.get(name), body, answered)
+            holder = str(sighting.spec.get("holderIdentity") or "")
+            seen[name] = Seen(name, holder, max(0.0, sent - sighting.since), body)
         return seen
+
+
+def _sighted(former: _Sighting | None, body: Mapping[str, Any], at: float) -> _Sighting:
+    spec = body.get("spec") or {}
+    return former if former is not None and former.spec == spec else _Sighting(spec, at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,13 +36,20 @@ class Server:
         self.version = 0
         self.forbidden: set[str] = set()
         self.writes = 0
+        self.watches: list[Callable[[str, Object], None]] = []
 
     def _stored(self, name: str, body: Object) -> Object:
         self.version += 1
         self.writes += 1
         body["metadata"] |= {"name": name, "resourceVersion": str(self.version)}
+        event = "MODIFIED" if name in self.objects else "ADDED"
         self.objects[name] = body
+        self._show(event, body)
         return _copy(body)
+
+    def _show(self, event: str, body: Object) -> None:
+        for watch in self.watches:
+            watch(event, _copy(body))
 
     def allow(self, verb: str) -> None:
         """Raises where it is forbidden."""
@@ -86,7 +93,7 @@ class Server:
         if name not in self.objects or uid not in ("", self.objects[name]["metadata"]["uid"]):
             return False
         self.version += 1
-        del self.objects[name]
+        self._show("DELETED", self.objects.pop(name))
         return True
 
     def holder(self, shard: int) -> str:
@@ -110,6 +117,8 @@ class Line:
     refused: float = 0.0
     cut: bool = False
     answers_cut: bool = False
+    watch_cut: bool = False  # it shows nothing any more, and nobody notices
+    watch_seconds: float = 0.0  # how much later it shows things
 
 
 class Connection:
@@ -171,6 +180,23 @@ class Connection:
         if not line.cut and dice.random() >= line.lost_requests:
             world.loop.nature(there, arrive)
         return await answer
+
+    def watch(self) -> asyncio.Queue[tuple[str, Object]]:
+        """What changes from now on, in order, as far as the line lets it through."""
+        world, line, shown = self._replica.world, self.line, asyncio.Queue[tuple[str, Object]]()
+        dice = random.Random(self._replica.process.name)  # its own: requests go as they went without a watch
+        last = 0.0
+
+        def show(event: str, body: Object) -> None:
+            nonlocal last
+            if line.cut or line.answers_cut or line.watch_cut:
+                return
+            now = world.loop.time()
+            last = max(last, now + line.watch_seconds + dice.random() * line.latency_max_seconds)
+            world.loop.nature(last - now, shown.put_nowait, (event, body))
+
+        world.server.watches.append(show)
+        return shown
 
 
 @dataclass
@@ -252,7 +278,13 @@ class Replica:
     def start(self) -> Replica:
         """Run it."""
         _ = self.world.loop.start(self.process, self._main())
+        _ = self.world.loop.start(self.process, self._watch())
         return self
+
+    async def _watch(self) -> None:
+        shown = self.connection.watch()
+        while True:
+            self.leases.hint(*await shown.get())
 
     async def _main(self) -> None:
         self.ended = None

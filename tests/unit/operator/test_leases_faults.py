@@ -32,13 +32,27 @@ def test_takeover_takes_the_lease_duration_and_5_s_at_most(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_takeover_waits_for_nothing_but_the_lease(seed: int) -> None:
-    """The last renewal is seen 2 s late at worst; then a look comes the moment the Lease expires."""
+@pytest.mark.parametrize(("watched", "late_seconds"), [(True, 0.0), (False, 2.0)], ids=["watched", "only looks"])
+def test_a_takeover_waits_for_nothing_but_the_lease(seed: int, watched: bool, late_seconds: float) -> None:
+    """The last renewal is seen at once; without a watch, 2 s late at worst. A look comes when the Lease expires."""
     with World(seed) as world:
-        first, _ = settled_pair(world)
+        first, second = settled_pair(world)
+        second.line.watch_cut = not watched
         world.run(0.41 * seed)
         first.kill()
-        assert world.until(world.settled, 30.0) <= 2.0 + LEASE_SECONDS + 0.3
+        assert world.until(world.settled, 30.0) <= late_seconds + LEASE_SECONDS + 0.3
+
+
+@pytest.mark.parametrize("late_seconds", [1.0, 7.0, 14.0])
+def test_a_watch_that_lags_takes_nobody_for_dead(world: World, late_seconds: float) -> None:
+    first, second = settled_pair(world)
+    for replica in (first, second):
+        replica.line.watch_seconds = late_seconds
+    before = world.holding()
+    world.run(60.0)
+    assert world.holding() == before
+    first.kill()
+    world.until(world.settled, 2 * TAKEOVER_SECONDS)
 
 
 def test_a_shard_taken_by_a_write_without_an_answer_is_worked_on_after_the_next_look(world: World) -> None:
@@ -205,14 +219,13 @@ def test_a_right_withdrawn_later_is_like_any_lost_lease(world: World) -> None:
 
 @pytest.mark.parametrize("freed", ["released", "deleted"])
 def test_a_watchs_hint_makes_it_look_at_once(world: World, freed: str) -> None:
-    alone = world.replica("alone").start()
+    world.replica("alone").start()
     world.run(4.1)
     name = "sinkjob-shard-0"
     if freed == "released":
-        event = ("MODIFIED", world.server.patch(name, {"spec": {"holderIdentity": None}}))
+        world.server.patch(name, {"spec": {"holderIdentity": None}})
     else:
-        event = ("DELETED", world.server.objects.pop(name))
-    alone.leases.hint(*event)
+        world.server.delete(name, "")
     world.run(0.3)
     assert world.server.holder(0) != ""
 
@@ -276,7 +289,7 @@ def misfortune(world: World, dice: random.Random) -> None:
     if not living:
         return
     victim = dice.choice(living)
-    kind = dice.choice(["crash", "pause", "cut", "answers", "noise", "leave", "slow stop"])
+    kind = dice.choice(["crash", "pause", "cut", "answers", "noise", "leave", "slow stop", "watch"])
     seconds = dice.choice([1.0, 5.0, 9.0, 12.0, 20.0, 40.0])
     line = victim.line
     if kind == "crash":
@@ -299,6 +312,8 @@ def misfortune(world: World, dice: random.Random) -> None:
     elif kind == "leave":
         victim.leases.leave()
         world.loop.nature(seconds, lambda: world.replica(f"{victim.name}x", f"instance-{dice.getrandbits(64)}").start())
+    elif kind == "watch":
+        line.watch_cut, line.watch_seconds = dice.random() < 0.3, dice.choice([0.0, 2.0, 14.0])
     else:
         victim.worker.stop_seconds = dice.choice([0.0, 1.0, 4.0, 30.0])
 

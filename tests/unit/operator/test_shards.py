@@ -72,6 +72,34 @@ def test_a_renewal_starts_the_time_again() -> None:
     assert look(sightings, 28.0, shard(0, "other"), replica("other", "2")).holders == {0: "other"}
 
 
+def test_a_renewal_counts_from_when_a_watch_has_shown_it() -> None:
+    sightings = Sightings()
+    look(sightings, 0.0, shard(0, "other"), replica("other", "1"))
+    sightings.note(replica("other", "2"), 0.1)
+    leases = (shard(0, "other"), replica("other", "2"))
+    assert look(sightings, 2.0, *leases).holders == {0: "other"}
+    assert look(sightings, 15.0, *leases).holders == {0: "other"}
+    assert look(sightings, 15.1, *leases).holders == {}
+
+
+def test_a_watch_that_repeats_a_lease_does_not_make_it_younger() -> None:
+    sightings = Sightings()
+    leases = (shard(0, "other"), replica("other"))
+    look(sightings, 0.0, *leases)
+    sightings.note(replica("other"), 10.0)
+    assert look(sightings, 15.0, *leases).holders == {}
+
+
+def test_an_older_state_that_a_watch_shows_late_only_makes_the_takeover_later() -> None:
+    sightings = Sightings()
+    leases = (shard(0, "other"), replica("other", "2"))
+    look(sightings, 0.0, *leases)
+    sightings.note(replica("other", "1"), 5.0)
+    look(sightings, 6.0, *leases)
+    assert look(sightings, 20.9, *leases).holders == {0: "other"}
+    assert look(sightings, 21.0, *leases).holders == {}
+
+
 @pytest.mark.parametrize("written", ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z", "no time at all"])
 def test_the_time_in_a_lease_is_never_read(written: str) -> None:
     sightings = Sightings()
