@@ -151,16 +151,15 @@ def plan_moves(view: View, me: str, shards: int, leaving: frozenset[int] = froze
 
 
 def garbage(seen: Mapping[str, Seen], view: View, names: Names, shards: int) -> list[Seen]:
-    """Leases that nobody needs: of dead replicas that no shard names, and of free shards beyond the last one.
+    """Leases that nobody needs: of dead replicas, and of free shards beyond the last one.
 
     A replica that was once seen dead never lives again under that name. Left behind, its Lease would count as alive
-    for a replica that sees it for the first time.
+    for a replica that sees it for the first time, and its shards would wait for that one, too.
     """
-    named = {lease.holder for lease in seen.values() if names.number_in(lease.name) is not None}
     found: list[Seen] = []
     for lease in seen.values():
         number, identity = names.number_in(lease.name), names.identity_in(lease.name)
-        dead_replica = identity and identity not in view.live and identity not in named
+        dead_replica = identity and identity not in view.live
         beyond = number is not None and number >= shards and lease.holder not in view.live
         if dead_replica or beyond:
             found.append(lease)

@@ -43,6 +43,16 @@ def test_a_takeover_waits_for_nothing_but_the_lease(seed: int, watched: bool, la
         assert world.until(world.settled, 30.0) <= late_seconds + LEASE_SECONDS + 0.3
 
 
+@pytest.mark.parametrize("after_seconds", [1.0, 5.0, 14.0])
+def test_a_takeover_does_not_wait_for_a_replica_that_has_just_come(world: World, after_seconds: float) -> None:
+    """The dead one's successor saw it for the first time when it was dead already, and takes part of its shards."""
+    first, _ = settled_pair(world)
+    first.kill()
+    world.run(after_seconds)
+    world.replica("first", "another pod").start()
+    assert world.until(world.settled, 30.0) <= LEASE_SECONDS - after_seconds + 0.5
+
+
 @pytest.mark.parametrize("late_seconds", [1.0, 7.0, 14.0])
 def test_a_watch_that_lags_takes_nobody_for_dead(world: World, late_seconds: float) -> None:
     first, second = settled_pair(world)

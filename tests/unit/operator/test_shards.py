@@ -158,17 +158,14 @@ def test_replicas_that_see_the_same_come_to_even_shares(members: list[str], shar
     assert max(counts) - min(counts) <= 1
 
 
-def test_leases_of_dead_replicas_are_garbage_when_no_shard_names_them() -> None:
+def test_leases_of_dead_replicas_and_their_shards_beyond_our_last_one_are_garbage() -> None:
     sightings = Sightings()
-    leases = (replica("dead"), replica("named"), shard(0, "named"), shard(9, "dead"), shard(3, ""), replica("me"))
+    leases = (replica("dead"), shard(0, "dead"), shard(9, "dead"), shard(3, ""), replica("me"))
     seen = sightings.look(leases, 0.0, 0.0)
     assert [lease.name for lease in garbage(seen, view_of(seen, "me", NAMES, 4, LEASE_SECONDS), NAMES, 4)] == []
     seen = sightings.look(leases, 15.0, 15.0)
     view = view_of(seen, "me", NAMES, 4, LEASE_SECONDS)
-    assert [lease.name for lease in garbage(seen, view, NAMES, 4)] == [NAMES.shard(9)]
-    seen = sightings.look([body for body in leases if body["metadata"]["name"] != NAMES.shard(9)], 16.0, 16.0)
-    view = view_of(seen, "me", NAMES, 4, LEASE_SECONDS)
-    assert [lease.name for lease in garbage(seen, view, NAMES, 4)] == [NAMES.replica("dead")]
+    assert [lease.name for lease in garbage(seen, view, NAMES, 4)] == [NAMES.replica("dead"), NAMES.shard(9)]
 
 
 def test_a_live_replicas_shards_beyond_our_last_one_are_left_alone() -> None:
