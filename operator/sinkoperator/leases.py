@@ -218,7 +218,7 @@ class Leases:
         give_back = [shard for shard, state in self._states.items() if state is _State.STOPPED]
         await self._in_parallel([partial(self._give_back, shard, seen) for shard in give_back[:WRITES_PER_LOOK_MAX]])
         await self._in_parallel(
-            [partial(self._take, shard, seen, member) for shard in moves.take[:WRITES_PER_LOOK_MAX]]
+            [partial(self._take, shard, seen, member.identity) for shard in moves.take[:WRITES_PER_LOOK_MAX]]
         )
         rubbish = garbage(seen, view, self._names, settings.shards)
         await self._in_parallel([partial(self._delete, lease.body) for lease in rubbish[:WRITES_PER_LOOK_MAX]])
@@ -249,7 +249,7 @@ class Leases:
             self._begin(shard)  # taken by a write whose answer was lost
 
     def _begin(self, shard: int) -> None:
-        if self._states.setdefault(shard, _State.HELD) is _State.HELD:
+        if self.lives and self._states.setdefault(shard, _State.HELD) is _State.HELD:
             self._worker.taken(shard)
 
     def _begin_stop(self, shard: int) -> None:
@@ -272,11 +272,11 @@ class Leases:
         self._states[shard] = _State.STOPPED
         self._look.set()
 
-    async def _take(self, shard: int, seen: Mapping[str, Seen], member: Membership) -> None:
+    async def _take(self, shard: int, seen: Mapping[str, Seen], identity: str) -> None:
         """A compare-and-swap on what was seen."""
         name = self._names.shard(shard)
         former = seen.get(name)
-        spec: Object = {"holderIdentity": member.identity}
+        spec: Object = {"holderIdentity": identity}
         try:
             if former is None:
                 body: Object = {"metadata": {"name": name, "labels": dict(LABELS)}, "spec": spec}
@@ -287,8 +287,7 @@ class Leases:
         except (AlreadyExists, Conflict, NotFound):
             log.debug("shard %d was taken by another one", shard)
             return
-        if member.live():
-            self._begin(shard)
+        self._begin(shard)
 
     async def _give_back(self, shard: int, seen: Mapping[str, Seen]) -> None:
         try:

@@ -35,7 +35,7 @@ class Server:
         self.objects: dict[str, Object] = {}
         self.version = 0
         self.forbidden: set[str] = set()
-        self.writes = 0
+        self.reads = self.writes = 0
         self.watches: list[Callable[[str, Object], None]] = []
 
     def _stored(self, name: str, body: Object) -> Object:
@@ -59,6 +59,7 @@ class Server:
     def list(self) -> tuple[list[Object], str]:
         """See `Api`."""
         self.allow("list")
+        self.reads += 1
         return [_copy(body) for body in self.objects.values()], str(self.version)
 
     def create(self, body: Object) -> Object:

@@ -92,6 +92,23 @@ def test_a_replica_paused_while_it_takes_over_begins_nothing_when_it_wakes(world
     assert world.settled()
 
 
+def test_a_look_that_is_answered_while_it_is_paused_begins_nothing_when_it_wakes(world: World) -> None:
+    """The look shows shards that it took by writes whose answers were lost; by now it is too late for them."""
+    alone = world.replica("alone").start()
+    world.until(lambda: alone.leases.own_lease != "", 1.0)
+    alone.line.answers_cut = True
+    world.until(lambda: all(world.server.holder(shard) for shard in range(world.shards)), 3.0)
+    alone.line.answers_cut = False
+    alone.line.back_seconds = 0.5
+    read = world.server.reads
+    world.until(lambda: world.server.reads > read, 8.0)
+    world.loop.pause(alone.process)
+    world.run(12.0)
+    world.loop.wake(alone.process)
+    world.run(0.1)
+    assert alone.worker.story == []
+
+
 def test_loss_is_told_at_once_though_a_stop_clings(world: World) -> None:
     first, _ = settled_pair(world)
     first.worker.stop_seconds = first.worker.clings_seconds = 15.0
