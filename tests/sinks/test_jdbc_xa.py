@@ -93,6 +93,32 @@ class XaContract(SinkContract):
         assert self.read_visible(place) == Counter(ROWS)
         assert place.query("SELECT count(*) FROM ~._sinkjob_writers") in ([(0,)], ((0,),))
 
+    @pytest.mark.parametrize("ask", ["commit", "probe"])
+    def test_evidence_that_moves_while_a_successor_looks_is_no_loss(self, sink: Any, place: Any, ask: str) -> None:
+        """A former committer ends its round between two looks, and the row that proved the writer's commit goes."""
+        staged = stage(sink, 1, ROWS)
+        place.commit_prepared(staged.present()[0][1]["xid"])
+        committer, former = sink.create_committer(), sink.create_aggregated_committer()
+        former_round = harness.requests_for(sink, staged)
+        evidence = committer._evidence
+
+        def then_it_moves(look: Any) -> Any:
+            def first_look(*arguments: Any) -> Any:
+                found = look(*arguments)
+                if former_round.aggregated[0].answer is None:
+                    former.commit(former_round.aggregated)
+                return found
+
+            return first_look
+
+        evidence.read, evidence.has_writer = then_it_moves(evidence.read), then_it_moves(evidence.has_writer)
+        made = harness.requests_for(sink, staged, may_have_landed=True)
+        getattr(committer, ask)(made.writers)
+        committer.close()
+        former.close()
+        assert former_round.aggregated[0].answer is Answer.COMMITTED
+        assert [request.answer for request in made.writers] == [Answer.ALREADY_COMMITTED]
+
     def test_a_restart_prepares_the_table_without_waiting_for_its_own_transactions(
         self, sink: Sink, place: Any
     ) -> None:

@@ -142,26 +142,29 @@ class XaCommitter(SinkCommitter):
         except TargetError as error:
             if error.reason != "ObjectMissing":
                 raise
-            request.reply(*self._without(session, xid))
+            request.reply(*self._without(session, xid, request.lineage.checkpoint))
         else:
             request.reply(Answer.COMMITTED)
 
-    def _without(self, session: Session, xid: str) -> tuple[Answer, str, str]:
-        """What it means that the server knows no transaction of this name. Listed first, the row looked for afterwards:
-        one that is committed in between is seen."""
+    def _landed(self, session: Session, xid: str, checkpoint: int) -> bool:
+        """The row first, the evidence after it: a former committer may move the evidence meanwhile, and then the row is
+        gone."""
+        return self._evidence.has_writer(session, xid) or checkpoint <= self._evidence.read(session).checkpoint
+
+    def _without(self, session: Session, xid: str, checkpoint: int) -> tuple[Answer, str, str]:
+        """What it means that the server knows no transaction of this name. Listed first, the proof looked for
+        afterwards: one that is committed in between is seen."""
         if any(found.xid == xid for found in self._transactions.found(session, self._prefix)):
             return Answer.RETRY_LATER, "Busy", "the connection that prepared it is not closed yet"
-        if self._evidence.has_writer(session, xid):
+        if self._landed(session, xid, checkpoint):
             return Answer.ALREADY_COMMITTED, "", ""
         message = f"{xid} is neither prepared nor committed: it was rolled back by somebody"
         return Answer.REFUSED, "CommittableLost", message
 
     def probe(self, requests: Sequence[CommitRequest]) -> None:
         with self._pool.session() as session:
-            standing = self._evidence.read(session)
             for request in requests:
-                landed = request.lineage.checkpoint <= standing.checkpoint
-                landed = landed or self._evidence.has_writer(session, request.committable["xid"])
+                landed = self._landed(session, request.committable["xid"], request.lineage.checkpoint)
                 request.reply(Answer.ALREADY_COMMITTED if landed else Answer.ABSENT)
 
     def fence(self, requests: Sequence[CommitRequest]) -> None:
