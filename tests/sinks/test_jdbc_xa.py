@@ -151,6 +151,35 @@ class TestMariaDB(XaContract):
         return mariadb_place
 
 
+@pytest.mark.parametrize("table", ["t", "_sinkjob_evidence", "_sinkjob_writers"])
+@pytest.mark.parametrize("mode", ["xa", "staging"])
+def test_a_table_that_takes_no_part_in_transactions_is_refused(
+    mariadb_place: MariaDBPlace, mode: str, table: str
+) -> None:
+    """Its rows would be visible before the decision, and come again with each try of a commit that is rolled back."""
+    mariadb_place.query(f"ALTER TABLE ~.{table} ENGINE=MyISAM")
+    with pytest.raises(TargetError, match=f"the table {table} has the engine MyISAM") as caught:
+        make(mariadb_place, mode=mode).prepare_target(harness.SCHEMA)
+    assert caught.value.reason == "NotTransactional"
+    assert "ENGINE=InnoDB" in caught.value.advice
+
+
+def test_tables_that_are_made_take_part_in_transactions_whatever_the_server_prefers(
+    mariadb_place: MariaDBPlace,
+) -> None:
+    place = mariadb_place
+    place.query("DROP TABLE ~.t, ~._sinkjob_evidence, ~._sinkjob_writers")
+    place.query("SET GLOBAL default_storage_engine = MyISAM")
+    try:
+        sink = make(place)
+        sink.prepare_target(harness.SCHEMA)
+        stage(sink, 1, ROWS)
+    finally:
+        place.query("SET GLOBAL default_storage_engine = InnoDB")
+    engines = place.query("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = DATABASE()")
+    assert [row[0] for row in engines] == ["InnoDB"]
+
+
 def test_ddl_that_another_jobs_transaction_keeps_away_ends_by_name(postgresql_place: PostgreSQLPlace) -> None:
     place = postgresql_place
     stage(make(place, mode="xa"), 1, ROWS)

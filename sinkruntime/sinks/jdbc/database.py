@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
@@ -155,6 +155,9 @@ class Database(ABC):
 
     def name_target(self, session: Session, schema: str, table: str, unique: str) -> None:  # noqa: B027
         """Give a table an identity, where the database has none of its own. Keeps one that is there."""
+
+    def check_transactional(self, session: Session, schema: str, tables: Sequence[str]) -> None:  # noqa: B027
+        """Raises `TargetError` where one of these tables does not take part in transactions; by default all do."""
 
     @abstractmethod
     def unique_keys(self, session: Session, schema: str, table: str) -> list[frozenset[str]]:

@@ -135,7 +135,7 @@ class MySQL(Database):
                 write_timeout=STATEMENT_TIMEOUT_SECONDS,
                 ssl={"ca": parameters["ssl_ca"]} if "ssl_ca" in parameters else None,
                 init_command=f"SET SESSION sql_mode='{_MODES}', time_zone='+00:00', lock_wait_timeout={wait}, "
-                f"innodb_lock_wait_timeout={wait}",
+                f"innodb_lock_wait_timeout={wait}, default_storage_engine=InnoDB",
             )
         except (pymysql.MySQLError, OSError) as error:
             found = translated(error)
@@ -180,6 +180,21 @@ class MySQL(Database):
     def _comment(self, session: Session, schema: str, table: str) -> str | None:
         rows = session.run(f"SELECT table_comment FROM information_schema.tables WHERE {_HERE}", schema, table)
         return str(rows[0][0]) if rows else None
+
+    def check_transactional(self, session: Session, schema: str, tables: Sequence[str]) -> None:
+        """What MyISAM, Aria and their like are given is there at once, and stays when a transaction is rolled back."""
+        rows = session.run(
+            "SELECT t.table_name, t.engine FROM information_schema.tables t JOIN information_schema.engines e "
+            "ON e.engine = t.engine WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) "
+            f"AND t.table_name IN ({', '.join('?' * len(tables))}) AND NOT (e.transactions = 'YES' AND e.xa = 'YES')",
+            schema,
+            *tables,
+        )
+        if rows:
+            ((table, engine), *_) = rows
+            message = f"the table {table} has the engine {engine}, which knows no transactions: rows would stay"
+            advice = f"ALTER TABLE {table} ENGINE=InnoDB"
+            raise TargetError("NotTransactional", message, path="options.table", advice=advice)
 
     def unique_keys(self, session: Session, schema: str, table: str) -> list[frozenset[str]]:
         rows = session.run(

@@ -13,6 +13,7 @@ from sinkruntime.errors import TargetError
 from sinkruntime.sinks.jdbc.changes import changes_of, written_columns
 from sinkruntime.sinks.jdbc.database import Column, Database, Session, split_table
 from sinkruntime.sinks.jdbc.evidence import Evidence
+from sinkruntime.sinks.jdbc.names import EVIDENCE, WRITERS
 from sinkruntime.sinks.jdbc.options import DataSaveMode, Options, SchemaSaveMode, Write
 
 _WAYS = {SchemaSaveMode.CREATE_WHEN_NOT_EXISTS, SchemaSaveMode.RECREATE}
@@ -31,6 +32,7 @@ def prepare(session: Session, database: Database, options: Options, evidence: Ev
     found = database.columns(session, schema, table)
     if found is None:
         raise _missing(options)
+    database.check_transactional(session, schema, (table, EVIDENCE, WRITERS))
     check_columns(found, database, options, rows)
     if options.write is not Write.INSERT:
         _check_key(database.unique_keys(session, schema, table), options)
