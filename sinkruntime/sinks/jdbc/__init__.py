@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -48,7 +49,7 @@ class JdbcSink(Sink):
         address = located(options.address, base)
         if not address.is_file:
             return options
-        return options.model_copy(update={"url": SecretStr(f"{address.kind}:///{address.path}")})
+        return options.model_copy(update={"url": SecretStr(f"{address.kind}:///{quote(address.path)}")})
 
     @classmethod
     def guarantee(cls, options: Any, facts: Mapping[str, Any]) -> Offer:

@@ -79,6 +79,9 @@ def parse(url: str) -> Address:
         port = parts.port or PORTS.get(kind, 0)
     except ValueError:
         raise AddressError(f"is no URL; expected {EXPECTED}") from None  # its text would hold the URL
+    # Else a part of a password is taken for a database or a parameter, which are told.
+    if parts.fragment or (kind not in FILES and "@" in parts.path + parts.query):
+        raise AddressError("`/`, `?`, `#` and `@` must be percent-encoded within a name or password (%2F %3F %23 %40)")
     parameters = tuple(sorted(parse_qsl(parts.query, keep_blank_values=True)))
     for name, _ in parameters:
         if name not in PARAMETERS[kind]:

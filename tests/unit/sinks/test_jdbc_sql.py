@@ -122,6 +122,10 @@ def options(**values: Any) -> Options:
         ({"url": "postgresql://u:geheim@h"}, "names no database"),
         ({"url": "postgresql://u:geheim@/d"}, "names no host"),
         ({"url": "postgresql://u:geheim@h/d?target=x"}, "the parameter `target` is not supported"),
+        ({"url": "postgresql://u:1?geheim@h/d"}, "must be percent-encoded"),
+        ({"url": "postgresql://u:1/geheim@h", "user": "u"}, "must be percent-encoded"),
+        ({"url": "postgresql://u:1#geheim@h/d"}, "must be percent-encoded"),
+        ({"url": "sqlite:///job#1/x.db"}, "must be percent-encoded"),
         ({"url": "sqlite://geheim"}, "names no file"),
         ({"url": "duckdb:///:memory:"}, "names no file"),
         ({"url": "mysql://h/d"}, "no user is named"),
@@ -150,6 +154,10 @@ def test_files_are_committed_by_the_driver_and_relative_to_the_manifest() -> Non
     local = options(url="sqlite:///data/x.db")
     assert JdbcSink.default_run_on(local) is RunOn.DRIVER
     assert JdbcSink.located(local, "/base").address.path == "/base/data/x.db"
+    for base in ("/job#1", "/job?", "/100%25", "/a b;c"):
+        placed = JdbcSink.located(local, base)
+        assert placed.address.path == f"{base}/data/x.db"
+        assert JdbcSink.located(placed, "/elsewhere").address.path == placed.address.path
     assert JdbcSink.default_run_on(options()) is RunOn.OPERATOR
     assert str(options(password="geheim").address) == "postgresql://h:5432/d"
     assert "geheim" not in repr(options(url="postgresql://u:geheim@h/d"))
