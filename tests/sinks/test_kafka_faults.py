@@ -193,6 +193,7 @@ def test_an_expired_transaction_is_a_loss_that_is_told_with_its_checkpoint(place
     assert place.rows() == Counter()
     assert sink.evidence() is not None
     assert harness.ask(sink, "probe", staged).answers(Answer.ABSENT) == {Answer.ABSENT}
+    assert harness.ask(sink, "fence", staged).answers(Answer.FENCED) == {Answer.FENCED}  # so it can be abandoned
 
 
 def test_remaining_life_shrinks_from_the_timeout(place: Place) -> None:

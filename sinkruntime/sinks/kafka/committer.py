@@ -173,12 +173,14 @@ class KafkaCommitter(_Committer, SinkCommitter):
                 request.reply(Answer.ABSENT)
 
     def fence(self, requests: Sequence[CommitRequest]) -> None:
-        """An EndTxn that is under way can only be made to fail by aborting, which would remove the rows."""
+        """An EndTxn that is under way can only be made to fail by aborting, which would remove the rows. Of a
+        transaction that is aborted every EndTxn fails."""
         self.probe(requests)
-        for request in requests:
-            if request.answer is not Answer.ABSENT:
-                continue
-            if request.may_have_landed:
+        absent = [request for request in requests if request.answer is Answer.ABSENT]
+        with _translated_wire():
+            standings = self._standings(request.committable for request in absent)
+        for request in absent:
+            if request.may_have_landed and standings[request.committable["id"]] is not Standing.ABORTED:
                 message = "Kafka cannot turn down the end of a transaction that may be under way"
                 request.reply(Answer.UNKNOWN, "CannotFence", message)
             else:
