@@ -16,6 +16,7 @@ from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import ConfigurationError, TargetError, TargetUnavailable
 from sinkruntime.sinks.jdbc.database import Passing
 from sinkruntime.spark.failure import TaskFailure
+from tests.servers import postgresql
 from tests.servers.postgresql import PASSWORD
 from tests.servers.toxiproxy import Proxy, Toxiproxy
 from tests.sinks import harness
@@ -282,3 +283,21 @@ def test_a_server_with_too_little_room_is_told_by_the_first_writer_what_to_set(
     assert "max_prepared_transactions in postgresql.conf to 65 or more" in caught.value.advice
     writer.abort_prepare()
     writer.close()
+
+
+@pytest.mark.slow
+def test_what_is_staged_outlives_a_crash_where_the_database_commits_without_waiting() -> None:
+    with postgresql.serve() as server:
+        server.make_database("sinkjob")
+        place = PostgreSQLPlace(server, "public")
+        for setting in ("wal_writer_delay = '10s'", "wal_writer_flush_after = '100MB'"):
+            place.query(f"ALTER SYSTEM SET {setting}")
+        place.query("ALTER DATABASE sinkjob SET synchronous_commit = off")
+        place.query("SELECT pg_reload_conf()")
+        sink = make(place)
+        sink.prepare_target(harness.SCHEMA)
+        staged = stage(sink, 1, ROWS)
+        server.kill()
+        server.start()
+        assert commit(sink, staged).answers() == {Answer.COMMITTED}
+        assert visible(place) == Counter(ROWS)

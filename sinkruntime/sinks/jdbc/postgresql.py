@@ -55,6 +55,8 @@ _FINAL = {
 _FINAL_CLASSES = {"22": "RowsRefused", "23": "RowsRefused"}
 #: A committer that waits longer than this inside its own transaction is dead; its locks must not outlive it.
 IDLE_SECONDS_MAX = 300
+#: What is decided must outlive a crash of the server: a database or user that does not wait for that is overruled.
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 
 
 class PostgreSQLSession(Session):
@@ -123,7 +125,16 @@ class PostgreSQL(Database):
             )
         except psycopg.OperationalError as error:
             raise _not_connected(error, address) from None  # its text may repeat what it was given
-        return PostgreSQLSession(connection)
+        session = PostgreSQLSession(connection)
+        try:
+            session.run(_DURABLE)
+        except AnswerLost as error:
+            session.close()
+            raise Passing("NotReached", error.message) from error
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def columns(self, session: Session, schema: str, table: str) -> list[Column] | None:
         rows = session.run(
