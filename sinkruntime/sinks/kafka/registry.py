@@ -50,13 +50,20 @@ def head(options: SchemaRegistry, subject: str, schema: str) -> bytes:
     return MAGIC + number.to_bytes(4, "big")
 
 
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    """Who is sent elsewhere would take the password there."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """An error then, with the answer's own code."""
+
+
 def _post(options: SchemaRegistry, path: str, body: dict[str, Any]) -> Any:
     headers = {"Content-Type": "application/vnd.schemaregistry.v1+json", "Accept": "application/json"}
     if options.username is not None and options.password is not None:
         given = f"{options.username}:{options.password.get_secret_value()}".encode()
         headers["Authorization"] = f"Basic {base64.b64encode(given).decode()}"
     request = urllib.request.Request(options.url.rstrip("/") + path, json.dumps(body).encode(), headers)
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NotFollowed()]
     if options.url.startswith("https:"):
         handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=options.ca_file)))
     with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_SECONDS) as answer:
