@@ -6,7 +6,8 @@ Used by the writers of data and of deletes. It knows a location and a schema, an
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: Rows are gathered into groups of this size before they are encoded: many small Arrow batches make poor files.
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 64 * 1024**2
+#: Of a text whose cut end is this, pyiceberg makes an upper bound that is none.
+BEFORE_SURROGATES = "\ud7ff"
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
 
@@ -77,25 +80,32 @@ class ParquetFile:
 
     def finish(self) -> Item:
         """Close it; how it is committed."""
-        from pyiceberg.io.pyarrow import (
-            compute_statistics_plan,
-            data_file_statistics_from_parquet_metadata,
-            parquet_path_to_id_mapping,
-        )
+        from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
 
         self.encode()
         self._writer.close()
         size_bytes = self.size_bytes
         self._stream.close()
+        footer, ids = self._writer.writer.metadata, parquet_path_to_id_mapping(self._ice)
         statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=self._writer.writer.metadata,
-            stats_columns=compute_statistics_plan(self._ice, self._metadata.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(self._ice),
+            parquet_metadata=footer,
+            stats_columns=self._plan({ids[path] for path in _without_bounds(footer)}),
+            parquet_column_mapping=ids,
         )
         item = item_of(self.location.rpartition("/")[2], size_bytes, statistics.to_serialized_dict())
         if self._order is not None and self._order.fields and self._groups == 1:
             item["order"] = self._order.order_id  # each group is sorted; the file, only if it has one
         return item
+
+    def _plan(self, counted: set[int]) -> dict[int, Any]:
+        """What is told of each column, as the table wants it; of these, no bounds."""
+        from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, compute_statistics_plan
+
+        plan: dict[int, Any] = compute_statistics_plan(self._ice, self._metadata.properties)
+        for number in counted:
+            if plan[number].mode.type is not MetricModeTypes.NONE:
+                plan[number] = replace(plan[number], mode=MetricsMode(MetricModeTypes.COUNTS))
+        return plan
 
     def discard(self) -> None:
         """Take it away, finished or not. Repeatable."""
@@ -123,3 +133,24 @@ class ParquetFile:
             store_decimal_as_integer=True,
             version="2.6",
         )
+
+
+def _without_bounds(footer: Any) -> Iterator[str]:
+    """Columns of which pyiceberg would tell wrong bounds, or would fail to tell them."""
+    for position in range(footer.num_columns):
+        column = footer.schema.column(position)
+        found = [footer.row_group(index).column(position).statistics for index in range(footer.num_row_groups)]
+        filled = [part for part in found if part is not None and part.num_values]
+        # Values beyond 4 KiB: Parquet gives their row group no bounds, and pyiceberg takes those of the other groups
+        # for the file's. Of floats such a group has NaN only, which Iceberg's bounds never tell of.
+        is_float = column.physical_type in ("FLOAT", "DOUBLE")
+        if not (is_float or all(part.has_min_max for part in filled)) or not all(map(_can_be_told, filled)):
+            yield column.path
+
+
+def _can_be_told(part: Any) -> bool:
+    """Whether Python has such dates, and pyiceberg finds a text that is greater when it cuts the largest one."""
+    try:
+        return not any(isinstance(value, str) and BEFORE_SURROGATES in value for value in (part.min, part.max))
+    except (ValueError, OverflowError):
+        return False
