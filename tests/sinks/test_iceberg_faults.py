@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from sinkruntime.api import Answer, Sink
 from sinkruntime.errors import TargetError
@@ -106,6 +109,36 @@ def test_what_a_killed_committer_leaves_is_removed_after_the_commit(
     assert place.rows() == Counter(ROWS)
     for item in place.load().metadata.snapshots:  # the fence's is whole, too
         item.manifests(place.load().io)
+
+
+@contextmanager
+def sent_twice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As by a proxy or a client that repeats what was not answered in time: the first request lands, and the answer
+    that arrives is that of the second."""
+    original = SqlCatalog.commit_table
+
+    def twice(*given: Any) -> Any:
+        original(*given)
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", twice)
+        yield
+
+
+def test_a_request_that_was_sent_twice_has_landed_although_it_was_turned_down(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = place.sink()
+    staged = stage(sink, 1, ROWS)
+    with sent_twice(monkeypatch):
+        harness.ask(sink, "fence", stage(sink, 2, ROWS))
+        assert commit(sink, staged).answers() <= YES
+    harness.clean(sink, 1)
+    assert place.rows() == Counter(ROWS)
+    for item in place.load().metadata.snapshots:
+        item.manifests(place.load().io)
+    assert place.orphan_manifests() == set()
 
 
 def test_a_stale_committer_is_never_moved_onto_a_newer_head(place: Place) -> None:

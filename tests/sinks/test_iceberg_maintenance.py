@@ -33,7 +33,7 @@ from tests.sinks.iceberg_upkeep import (
     maintain,
     upkeep_files,
 )
-from tests.sinks.test_iceberg_faults import foreign_append
+from tests.sinks.test_iceberg_faults import foreign_append, sent_twice
 
 
 @pytest.fixture
@@ -97,6 +97,17 @@ def test_a_lost_answer_removes_nothing(
         with pytest.raises(Unknown):
             maintain(place, 6, **told)
     assert place.data_files() >= there
+    assert place.rows() == rows
+    assert append(place, 7, 7) == place.rows()
+
+
+@pytest.mark.parametrize("told", [REWRITE, MERGE, EXPIRE], ids=["rewrite", "merge", "expire"])
+def test_a_request_that_was_sent_twice_removes_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
+) -> None:
+    rows = append(place, 1, 6)
+    with sent_twice(monkeypatch):
+        maintain(place, 6, **told)
     assert place.rows() == rows
     assert append(place, 7, 7) == place.rows()
 

@@ -2,7 +2,8 @@
 
 Called by the coordinator, alone. It opens no data file: committables carry what manifests need. Each attempt reads the
 table, checks uuid, fence and predecessor in that metadata, and has the catalog require that very metadata; who loses
-a race reads again, and finds the checkpoint there. Metadata files are removed after a definite refusal only.
+a race reads again, and finds the checkpoint there. Metadata files are removed after a refusal only, and only where the
+table, read after it, does not have their snapshot.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class IcebergCommitter(SinkAggregatedCommitter):
         self._identity = identity
         self._connect = connect or partial(catalog.open_catalog, options)
         self._catalog: Catalog | None = None
+        self._turned_down: list[Draft] = []
 
     def open(self) -> None:
         """Connects with the first question: what goes wrong then is that question's answer, and may pass."""
@@ -126,11 +128,12 @@ class IcebergCommitter(SinkAggregatedCommitter):
         last = ""
         for _ in range(ATTEMPTS_MAX):
             try:
-                attempt(self._load(), group)
+                attempt(self._look_again(), group)
             except Conflict as conflict:
                 last = str(conflict)
                 continue
             return
+        self._look_again()
         for request in group:
             request.reply(Answer.RETRY_LATER, "CommitConflict", f"lost {ATTEMPTS_MAX} races, the last one: {last}")
 
@@ -159,7 +162,10 @@ class IcebergCommitter(SinkAggregatedCommitter):
         except Unknown as error:
             for request in requests:
                 request.reply(Answer.UNKNOWN, "AnswerLost", str(error))
-        except (Conflict, OSError, SinkjobError):  # nothing was sent, or it was turned down for certain
+        except Conflict:
+            self._turned_down.append(draft)
+            raise
+        except (OSError, SinkjobError):  # nothing was sent, or we may not
             draft.discard()
             raise
         else:
@@ -222,7 +228,10 @@ class IcebergCommitter(SinkAggregatedCommitter):
             draft.commit(content, contents.append())
         except Unknown as error:
             request.reply(Answer.UNKNOWN, "AnswerLost", str(error))
-        except (Conflict, OSError, SinkjobError):
+        except Conflict:
+            self._turned_down.append(draft)
+            raise
+        except (OSError, SinkjobError):
             draft.discard()
             raise
         else:
@@ -236,6 +245,15 @@ class IcebergCommitter(SinkAggregatedCommitter):
         if self._catalog is None:
             self._catalog = self._connect()
         return catalog.load_table(self._catalog, self._options, self._options.table)
+
+    def _look_again(self) -> Table:
+        """The table now. It tells which of the drafts that were turned down have landed all the same; others go."""
+        table = self._load()
+        while self._turned_down:
+            draft = self._turned_down.pop()
+            if not draft.is_in(table):
+                draft.discard()
+        return table
 
     def _marker(self, table: Table) -> evidence.Marker:
         return evidence.read_marker(table.metadata, self._identity, self._options.branch)

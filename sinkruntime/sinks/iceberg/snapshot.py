@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Conflict(Exception):
-    """The catalog turned the commit down, and for certain: the table has moved on, or the request was refused."""
+    """The catalog turned a request down: the table has moved on, or the request was refused. Whether an earlier one of
+    the same commit, repeated on the way, has landed, the table tells."""
 
 
 class Unknown(Exception):
@@ -47,7 +48,9 @@ class Content:
 
 
 class Draft:
-    """One attempt: write the metadata files, then `commit` once; `discard` after a `Conflict`.
+    """One attempt: write the metadata files, then `commit` once. `discard` where nothing was sent; after a `Conflict`
+    only where the table, read once more, does not have it: what lies between may have sent the request twice, and then
+    the second one is turned down because the first one has landed.
 
     `folder`, below the table's metadata location, is the checkpoint's own: what a killed attempt leaves is found there.
     """
@@ -96,8 +99,12 @@ class Draft:
         ]
         send(self._table, requirements, updates)
 
+    def is_in(self, table: Table) -> bool:
+        """Whether a table that was read after a `Conflict` has this snapshot."""
+        return table.metadata.snapshot_by_id(self.snapshot_id) is not None
+
     def discard(self) -> None:
-        """Remove what this attempt wrote; only after a `Conflict`."""
+        """Remove what this attempt wrote."""
         for path in self._paths:
             # A file that cannot be removed now is an orphan, and no reason to fail.
             with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from sinkruntime.errors import SinkjobError
 from sinkruntime.sinks.iceberg import catalog, naming
 from sinkruntime.sinks.iceberg.evidence import head_of
 from sinkruntime.sinks.iceberg.options import Options
-from sinkruntime.sinks.iceberg.snapshot import Conflict, Content, Draft
+from sinkruntime.sinks.iceberg.snapshot import Conflict, Content, Draft, Unknown
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -79,6 +79,8 @@ class Work:
                     return False
                 draft.commit(content, Operation.REPLACE)
             except Conflict:
+                if self._has(draft):
+                    return True
                 draft.discard()
             except (OSError, SinkjobError):
                 draft.discard()
@@ -86,6 +88,13 @@ class Work:
             else:
                 return True
         return False
+
+    def _has(self, draft: Draft) -> bool:
+        """Whether a draft that was turned down has landed all the same."""
+        try:
+            return draft.is_in(self.load())
+        except (OSError, SinkjobError) as error:
+            raise Unknown(f"turned down, and the table cannot be read: {error}") from error
 
 
 def live(table: Table, branch: str) -> list[ManifestEntry]:
