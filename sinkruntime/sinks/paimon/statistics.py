@@ -41,7 +41,11 @@ class Statistics:
         for index, field in enumerate(self._fields):
             column = rows.column(field.name)
             self._nulls[index] += column.null_count
-            found: Any = pc.min_max(column).as_py()
+            try:
+                found: Any = pc.min_max(column).as_py()
+            except (ValueError, OverflowError):  # a date that Python does not have
+                self._unordered.add(index)
+                continue
             least, most = found["min"], found["max"]
             if pa.types.is_floating(field.arrow):
                 if pc.any(pc.is_nan(column)).as_py():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,20 @@ def test_a_column_with_nan_has_no_bounds_and_zeros_are_both() -> None:
     assert bounds(pa.float64(), [1.0], [float("nan")]) == (None, None, 0)
     least, most, _ = bounds(pa.float32(), [0.0])
     assert (str(least), str(most)) == ("-0.0", "0.0")
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_a_column_with_a_date_that_python_does_not_have_has_no_bounds(kind: Any) -> None:
+    far = pa.array([3 * 10**6 if pa.types.is_date(kind) else 3 * 10**17]).cast(
+        pa.int32() if pa.types.is_date(kind) else pa.int64()
+    )
+    fields = read_fields(make_fields(pa.schema([pa.field("c", kind)]), ())[0])
+    statistics = Statistics(fields)
+    statistics.add(pa.table([pa.array([0], far.type).cast(kind)], names=["c"]))
+    statistics.add(pa.table([far.cast(kind)], names=["c"]))
+    least, most, nulls = statistics.packed()
+    assert decode(unpacked(least), fields) == decode(unpacked(most), fields) == [None]
+    assert nulls == [0]
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
