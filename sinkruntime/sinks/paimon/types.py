@@ -35,6 +35,8 @@ _TEXT = re.compile(r"(?P<name>[A-Z_]+)(?:\((?P<first>\d+)(?:, *(?P<second>\d+))?
 _TIMESTAMPS = {"TIMESTAMP": None, "TIMESTAMP_LTZ": "UTC"}
 #: What Paimon's writers use where a type says no precision.
 _TIMESTAMP_PRECISION = 6
+#: Columns of less precision hold milliseconds: Paimon's readers go by the column, not by what the Parquet file says.
+_MICROSECONDS_FROM = 4
 _BOUNDED_MAX = 2**31 - 1
 
 
@@ -91,7 +93,8 @@ def _read(text: Any, column: str) -> tuple[pa.DataType, bool]:
     if found is None or rest not in ("", "NOT NULL"):
         raise _refused(column, str(text))
     nullable = rest == ""
-    if name in _TIMESTAMPS and int(found["first"] or _TIMESTAMP_PRECISION) <= _TIMESTAMP_PRECISION:
+    digits = int(found["first"] or _TIMESTAMP_PRECISION)
+    if name in _TIMESTAMPS and _MICROSECONDS_FROM <= digits <= _TIMESTAMP_PRECISION:
         return pa.timestamp("us", tz=_TIMESTAMPS[name]), nullable
     if name in ("DECIMAL", "NUMERIC") and found["first"]:
         return pa.decimal128(int(found["first"]), int(found["second"] or 0)), nullable
