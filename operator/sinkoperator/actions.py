@@ -128,6 +128,13 @@ class PruneDriverObjects(_Action):
 
 
 @dataclass(frozen=True, slots=True)
+class PruneCommitterObjects(_Action):
+    """Delete the ConfigMaps of committer pods of these numbers: their pods are gone."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EnsureCommitter(_Action):
     """Create the committer pod `number`, which coordinates the whole job: `objects.committer`."""
 
@@ -193,7 +200,8 @@ class Emit(_Action):
 Action = (
     AddFinalizer | RemoveFinalizer | EnsureRevision | PruneRevisions | CreateLedger | AdoptLedger | OrphanLedger
     | ReleaseLedger | RaiseEpoch | EnsureAccess | CreateDriver | StopDriver | DeletePod | PruneDriverObjects
-    | EnsureCommitter | StopCommitter | RunCoordinator | StopCoordinator | BeginAbort | DeleteJob | Emit
+    | PruneCommitterObjects | EnsureCommitter | StopCommitter | RunCoordinator | StopCoordinator | BeginAbort
+    | DeleteJob | Emit
 )  # fmt: skip
 
 

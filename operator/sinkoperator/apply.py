@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -132,6 +132,7 @@ class _Work:
             actions.StopDriver: self._delete_pod,
             actions.DeletePod: self._delete_pod,
             actions.PruneDriverObjects: self._prune_driver_objects,
+            actions.PruneCommitterObjects: self._prune_committer_objects,
             actions.EnsureCommitter: self._ensure_committer,
             actions.StopCommitter: self._delete_pod,
             actions.RunCoordinator: self._run_coordinator,
@@ -182,11 +183,11 @@ class _Work:
 
     async def _create_driver(self, action: actions.CreateDriver) -> None:
         config, pod = objects.driver(self._observed, action)
-        await self._driver_config(config, pod)
+        await self._config(config, pod)
         await self._writes.adopt(POD, pod, labels=(names.EPOCH_LABEL, names.REVISION_LABEL))
 
-    async def _driver_config(self, config: Object, pod: Object) -> None:
-        """One that was made for this epoch before the manifest changed is made anew, unless a pod has it already."""
+    async def _config(self, config: Object, pod: Object) -> None:
+        """One of this name that was made before the manifest changed is made anew, unless a pod has it already."""
         present = await self._writes.adopt(CONFIG_MAP, config)
         if present.get("data") == config.get("data"):
             return
@@ -201,8 +202,13 @@ class _Work:
         await self._writes.delete(POD, action.name, action.uid, grace)
 
     async def _prune_driver_objects(self, action: actions.PruneDriverObjects) -> None:
-        for epoch in action.epochs:
-            name = names.driver_name(self._name, epoch)
+        await self._prune_configs(names.driver_name(self._name, epoch) for epoch in action.epochs)
+
+    async def _prune_committer_objects(self, action: actions.PruneCommitterObjects) -> None:
+        await self._prune_configs(names.committer_name(self._name, number) for number in action.numbers)
+
+    async def _prune_configs(self, found: Iterable[str]) -> None:
+        for name in found:
             present = await self._services.api.get(CONFIG_MAP, self._namespace, name)
             if present is not None and label(present, names.JOB_LABEL) == self._name:
                 await self._writes.delete(CONFIG_MAP, name, present["metadata"]["uid"])
@@ -210,8 +216,9 @@ class _Work:
     async def _ensure_committer(self, action: actions.EnsureCommitter) -> None:
         for kind, body, fields in objects.access(self._observed):
             await self._writes.correct(kind, body, *fields)
-        for kind, body in objects.committer(self._observed, action):
-            await self._writes.adopt(kind, body)
+        config, pod = objects.committer(self._observed, action)
+        await self._config(config, pod)
+        await self._writes.adopt(POD, pod, labels=(names.REVISION_LABEL,))
 
     async def _run_coordinator(self, action: actions.RunCoordinator) -> None:
         await self._services.coordinators.run(self._key, self._observed, action)

@@ -97,7 +97,8 @@ def _committers(facts: Facts, revision: str) -> tuple[Action, ...]:
     ]
     actions += [DeletePod(pod.name, pod.uid, why="it has ended") for pod in ended[:-ENDED_KEPT]]
     if revision and kept is None and not committer_rest_seconds(facts):
-        number = pods[-1].number + 1 if pods else 1
+        # One that has a ConfigMap and no pod was begun and not finished, or its pod is long gone: it is used again.
+        number = max([1, *(pod.number + 1 for pod in pods), *facts.observed.committer_configs])
         actions.append(EnsureCommitter(number, revision, why="commits may be owed"))
     return tuple(actions)
 

@@ -106,6 +106,7 @@ class Gather:
             executors=reading.executors(pods, newest, manifest.spec),
             revisions=tuple(reading.revision(found) for found in self._world.revisions.of(key)),
             driver_configs=frozenset(_epochs(config_maps)),
+            committer_configs=frozenset(_numbers(config_maps)),
             missing=live.missing,
             coordinator=kept.coordinator,
             refused=live.trouble or kept.refused,
@@ -213,6 +214,12 @@ def _epochs(config_maps: Iterable[Object]) -> Iterable[int]:
             epoch = reading.label(body, names.EPOCH_LABEL)
             if epoch.isdecimal():
                 yield int(epoch)
+
+
+def _numbers(config_maps: Iterable[Object]) -> Iterable[int]:
+    for body in config_maps:
+        if _component(body) == names.COMMITTER:
+            yield reading.committer_number(body)
 
 
 def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:

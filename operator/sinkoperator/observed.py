@@ -207,9 +207,10 @@ class Observed:
 
     `run_on` has for each sink of the manifest where its committer runs: `Operator`, `Driver` or `Job`, the sink's own
     default where the manifest says nothing. `drivers` has all driver pods with the job's label.
-    `driver_configs` are the epochs of which a driver's ConfigMap is there. `other_drivers` counts live drivers of
-    other jobs in the namespace, where they are limited (else 0). `refused`: what the API server definitely turned down
-    when the last plan was applied (quota, Pod Security, rights). `now` is wall seconds.
+    `driver_configs` are the epochs of which a driver's ConfigMap is there, `committer_configs` the numbers of which a
+    committer pod's is. `other_drivers` counts live drivers of other jobs in the namespace, where they are limited (else
+    0). `refused`: what the API server definitely turned down when the last plan was applied (quota, Pod Security,
+    rights). `now` is wall seconds.
     """
 
     job: JobObject
@@ -222,6 +223,7 @@ class Observed:
     executors: Executors = field(default_factory=Executors)
     revisions: tuple[Revision, ...] = ()
     driver_configs: frozenset[int] = frozenset()
+    committer_configs: frozenset[int] = frozenset()
     missing: tuple[Missing, ...] = ()
     coordinator: CoordinatorFacts = field(default_factory=CoordinatorFacts)
     refused: Trouble | None = None

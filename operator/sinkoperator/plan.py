@@ -19,6 +19,7 @@ from sinkoperator.actions import (
     Emit,
     EnsureCommitter,
     EnsureRevision,
+    PruneCommitterObjects,
     PruneDriverObjects,
     PruneRevisions,
     RemoveFinalizer,
@@ -112,6 +113,7 @@ def _prune(facts: Facts) -> tuple[Action, ...]:
     epochs = tuple(sorted(epoch for epoch in observed.driver_configs - present if epoch < facts.epoch))
     if epochs:
         actions.append(PruneDriverObjects(epochs, why="their pods are gone"))
+    actions += _prune_committers(observed)
     used = {facts.revision, *(record.revision for record in ledger.records)}
     used |= {pod.revision for pod in observed.drivers} | {pod.revision for pod in observed.committers}
     newest = sorted(observed.revisions, key=lambda revision: revision.number, reverse=True)
@@ -120,6 +122,14 @@ def _prune(facts: Facts) -> tuple[Action, ...]:
     if old:
         actions.append(PruneRevisions(old, why="nothing refers to them"))
     return tuple(actions)
+
+
+def _prune_committers(observed: Observed) -> list[Action]:
+    """The newest ConfigMap stays: its pod may be about to be created, by another replica too."""
+    pods = {pod.number for pod in observed.committers}
+    newest = max(pods | observed.committer_configs, default=0)
+    numbers = tuple(sorted(observed.committer_configs - pods - {newest}))
+    return [PruneCommitterObjects(numbers, why="their pods are gone")] if numbers else []
 
 
 def _waits(facts: Facts) -> list[float]:

@@ -83,7 +83,7 @@ def committer_pod(body: Object) -> CommitterPod:
     return CommitterPod(
         name=metadata["name"],
         uid=metadata["uid"],
-        number=_number(metadata["name"].rpartition("-")[2]),
+        number=committer_number(body),
         revision=label(body, names.REVISION_LABEL),
         intent=(metadata.get("annotations") or {}).get(names.INTENT_ANNOTATION, ""),
         phase=status.get("phase", "Pending"),
@@ -94,6 +94,11 @@ def committer_pod(body: Object) -> CommitterPod:
         termination=termination(ended.get("message", "")),
         waiting=_waiting(container),
     )
+
+
+def committer_number(body: Object) -> int:
+    """Of a committer's Pod or ConfigMap: the last part of its name."""
+    return _number(body["metadata"]["name"].rpartition("-")[2])
 
 
 def executors(pods: Iterable[Object], epoch: int, spec: SinkJobSpec | None) -> Executors:

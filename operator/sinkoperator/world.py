@@ -111,7 +111,9 @@ class World:
         self.listed = asyncio.Event()  # all SinkJobs are known
         component = names.COMPONENT_LABEL
         self.pods = self._children(POD, _OURS)
-        self.config_maps = self._children(CONFIG_MAP, f"{_OURS},{component} in ({names.LEDGER},{names.DRIVER})")
+        self.config_maps = self._children(
+            CONFIG_MAP, f"{_OURS},{component} in ({names.LEDGER},{names.DRIVER},{names.COMMITTER})"
+        )
         self.revisions = self._children(CONTROLLER_REVISION, _OURS)
 
     def _children(self, kind: Kind, labels: str) -> Children:

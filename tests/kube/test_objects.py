@@ -56,8 +56,11 @@ async def test_the_committer_pod_is_taken_as_it_is(api: Api, namespace: str) -> 
     await api.patch(NAMESPACE, "", namespace, RESTRICTED)
     seen = replace(await applied(api, namespace), run_on={"lake": "Job"})
     assert seen.job.spec is not None
-    for kind, body in objects.committer(seen, EnsureCommitter(1, revision_of(seen.job.spec))):
-        await api.create(kind, namespace, body)
+    for right, body, _ in objects.access(seen):
+        await api.create(right, namespace, body)
+    config, pod = objects.committer(seen, EnsureCommitter(1, revision_of(seen.job.spec)))
+    await api.create(CONFIG_MAP, namespace, config)
+    await api.create(POD, namespace, pod)
 
 
 async def test_a_deletion_in_the_foreground_leaves_what_pending_checkpoints_need(

@@ -1,16 +1,15 @@
-"""The committer's Pod (`runOn: Job`) with its manifests and rights. `apply` calls it for an `EnsureCommitter`."""
+"""The committer's Pod (`runOn: Job`) with its manifests. `apply` calls it for an `EnsureCommitter`."""
 
 from __future__ import annotations
 
 from sinkoperator import names
 from sinkoperator.actions import EnsureCommitter
 from sinkoperator.facts import facts_of
-from sinkoperator.objects.access import access
 from sinkoperator.objects.manifests import files, raw_of, spec_of
 from sinkoperator.objects.metadata import metadata
 from sinkoperator.objects.pod import Process, pod, service_account_of
 from sinkoperator.observed import Observed
-from sinkruntime.kube.kinds import CONFIG_MAP, POD, Kind, Object
+from sinkruntime.kube.kinds import CONFIG_MAP, Object
 
 CONTAINER = "committer"
 CPU = "100m"
@@ -18,8 +17,8 @@ CPU = "100m"
 MEMORY_BYTES_MIN = 512 * 1024**2
 
 
-def committer(observed: Observed, action: EnsureCommitter) -> tuple[tuple[Kind, Object], ...]:
-    """The objects of a committer pod, to be created in this order: what it may do, its manifests, itself."""
+def committer(observed: Observed, action: EnsureCommitter) -> tuple[Object, Object]:
+    """The ConfigMap and the Pod of a committer, to be created in this order."""
     job, facts = observed.job, facts_of(observed)
     raw = raw_of(observed, action.revision)
     assert raw is not None, "a plan starts only revisions that are kept"
@@ -39,5 +38,4 @@ def committer(observed: Observed, action: EnsureCommitter) -> tuple[tuple[Kind, 
     process = Process(CONTAINER, ("sinkjob", "commit"), {}, CPU, memory)
     made = pod(observed, spec, metadata(job, name, names.COMMITTER, labels, notes), process, name)
     made["spec"]["serviceAccountName"] = service_account_of(observed, raw, names.access_name(job.name))
-    rights = tuple((kind, body) for kind, body, _ in access(observed))
-    return (*rights, (CONFIG_MAP, config), (POD, made))
+    return config, made

@@ -12,7 +12,7 @@ from sinkoperator import names, objects
 from sinkoperator.actions import CreateDriver, EnsureCommitter
 from sinkoperator.objects.merge import merged
 from sinkoperator.observed import Observed, PlanSettings
-from sinkruntime.kube.kinds import CONFIG_MAP, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
+from sinkruntime.kube.kinds import ROLE, ROLE_BINDING
 from sinkruntime.spec.digest import revision as revision_of
 from tests.unit.operator.plan_world import NAME, UID, intent, job, ledger, observed, raw_of, record, revision, spec_of
 
@@ -269,15 +269,13 @@ def test_the_revision_keeps_the_manifest_with_the_next_number() -> None:
 def test_the_committer_has_the_drivers_template_without_its_sidecars_and_more_rights_on_payloads() -> None:
     seen = replace(observed(ledger(3), raw=raw_of(driver={"podTemplate": TEMPLATE})), run_on={"lake": "Job"})
     assert seen.job.spec is not None
-    made_of = objects.committer(seen, EnsureCommitter(2, revision_of(seen.job.spec)))
-    assert [kind for kind, _ in made_of] == [SERVICE_ACCOUNT, ROLE, ROLE_BINDING, CONFIG_MAP, POD]
-    pod = made_of[-1][1]
-    assert pod["metadata"]["name"] == "flights-committer-2"
+    config, pod = objects.committer(seen, EnsureCommitter(2, revision_of(seen.job.spec)))
+    assert config["metadata"]["name"] == pod["metadata"]["name"] == "flights-committer-2"
     assert [each["name"] for each in pod["spec"]["containers"]] == ["committer"]
     assert container(pod, "committer")["command"] == ["sinkjob", "commit"]
     assert environment(pod, "committer")["A"] == "1"
     assert container(pod, "committer")["resources"]["limits"] == {"memory": "512Mi"}
-    role = made_of[1][1]
+    role = objects.access(seen)[1][1]
     assert ["create", "delete", "get", "list"] in [rule["verbs"] for rule in role["rules"]]
 
 

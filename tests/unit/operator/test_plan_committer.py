@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sinkoperator.actions import DeletePod, EnsureCommitter
+from sinkoperator.actions import DeletePod, EnsureCommitter, PruneCommitterObjects
 from sinkoperator.names import committer_name
 from sinkoperator.observed import CommitterPod, Observed
 from sinkoperator.plan import plan
@@ -75,3 +75,18 @@ def test_another_word_is_another_try_at_once() -> None:
 def test_only_the_last_two_that_ended_are_kept() -> None:
     pods = (failed(1, NOW - 300), failed(2, NOW - 200), failed(3, NOW - 5))
     assert kinds(plan(seen(*pods))) == ["DeletePod"]
+
+
+def test_the_number_and_the_configmap_of_a_pod_that_never_came_are_used_again() -> None:
+    """Else one that the API server turns down would leave a ConfigMap with each look."""
+    waiting = replace(seen(), committer_configs=frozenset({3, 4, 5}))
+    made = plan(waiting)
+    assert [action.number for action in made.actions if isinstance(action, EnsureCommitter)] == [5]
+    assert [action.numbers for action in made.actions if isinstance(action, PruneCommitterObjects)] == [(3, 4)]
+
+
+def test_the_configmap_of_a_pod_that_is_there_stays() -> None:
+    old, new = failed(4, NOW - 6000), failed(5, NOW - 5000)
+    made = plan(replace(seen(old, new), committer_configs=frozenset({3, 4, 5})))
+    assert [action.number for action in made.actions if isinstance(action, EnsureCommitter)] == [6]
+    assert [action.numbers for action in made.actions if isinstance(action, PruneCommitterObjects)] == [(3,)]
