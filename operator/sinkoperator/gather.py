@@ -65,12 +65,14 @@ class Gather:
         self._ledgers: OrderedDict[tuple[str, str], LedgerObject] = OrderedDict()
 
     async def cached(self, key: Key) -> Gathered | None:
-        """From the caches; None where there is no such SinkJob. Only a log that is not known yet is asked for."""
+        """From the caches; None where there is no such SinkJob. Asked for is only a log that is not known yet, and of a
+        job that is being deleted its namespace: no cache has it, and while a job drains no look may be live."""
         body = self._world.job(key)
         if body is None:
             return None
         ledger = self._world.config_maps.one(key, names.ledger_name(key[1]))
-        return await self._observed(key, body, ledger, self._world.pods.of(key))
+        live = _Live(terminating=await self._terminating(body))
+        return await self._observed(key, body, ledger, self._world.pods.of(key), live)
 
     async def live(self, key: Key) -> Gathered | None:
         """From the server; None where there is no such SinkJob any more. Raises `ApiError`."""
@@ -87,14 +89,13 @@ class Gather:
         return await self._observed(key, body, ledger, pods, _Live(missing, trouble, await self._terminating(body)))
 
     async def _observed(
-        self, key: Key, body: Object, ledger: Object | None, pods: Sequence[Object], live: _Live | None = None
+        self, key: Key, body: Object, ledger: Object | None, pods: Sequence[Object], live: _Live
     ) -> Gathered:
         manifest = self._manifest(body)
         kept = self._kept(key)
         drivers = await self._drivers(body, pods, manifest.spec)
         newest = max((driver.epoch for driver in drivers), default=0)
         config_maps = self._world.config_maps.of(key)
-        live = live or _Live()
         observed = Observed(
             job=reading.job_object(body, manifest),
             now=self._environment.clock.wall(),

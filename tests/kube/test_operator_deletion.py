@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkoperator import names
 from sinkruntime.environment import Environment
-from sinkruntime.kube import CONFIG_MAP, CONTROLLER_REVISION, POD, SINK_JOB, Api
+from sinkruntime.kube import CONFIG_MAP, CONTROLLER_REVISION, NAMESPACE, POD, SINK_JOB, Api
 from sinkruntime.ledger.change import change
 from sinkruntime.protocol.events import ClaimEpoch, Event, NoteRecovered, RaiseToken
 from sinkruntime.protocol.ledger import Authority, Ledger, Part
@@ -124,3 +124,19 @@ async def test_a_job_that_is_let_go_by_hand_leaves_its_ledger(api: Api, namespac
         ledger = await looker.ledger()
         assert ledger is not None
         assert len(ledger.pending) == 1
+
+
+async def test_nothing_is_waited_for_once_the_namespace_is_deleted_too(api: Api, namespace: str) -> None:
+    """Even where no look has anything to write: that the manifest is invalid means that no revision is kept again."""
+    async with Looker(api, namespace) as looker:
+        await with_a_pending_checkpoint(api, looker, deletionPolicy="Drain")
+        unknown = [{"name": "lake", "type": "file", "options": {"path": "s3a://bucket/out", "nothing": "known"}}]
+        await api.patch(SINK_JOB, namespace, "one", {"spec": {"sinks": unknown}})
+        await delete(api, looker)
+        await looker.look(times=5)
+        assert (await looker.status())["phase"] == "Draining"
+
+        await api.delete(NAMESPACE, "", namespace)
+        await looker.settle(lambda: is_gone(api, looker))
+
+        assert "Orphaned" in looker.told.events
