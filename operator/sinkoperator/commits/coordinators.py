@@ -15,6 +15,7 @@ from sinkoperator.commits.manager import Charge, Key, Manager
 from sinkoperator.observed import CoordinatorFacts, Observed, PreparedFacts, Trouble
 from sinkruntime.coordinator.settings import Metrics
 from sinkruntime.errors import SinkjobError
+from sinkruntime.kube.names import committer_holder
 from sinkruntime.spec.models import SinkJobSpec
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,9 @@ class Coordinators:
             task.add_done_callback(lambda _: self._ending.pop(key, None))
 
     async def abort(self, key: Key, observed: Observed, action: BeginAbort) -> None:
-        """Put an abort on record; where no coordinator of ours works yet, a later look does."""
-        if not await self._manager.abort(key, action.first, action.who, action.reason):
+        """Put an abort on record; where no coordinator, ours or a committer pod's, works yet, a later look does."""
+        pods = tuple(f"{committer_holder(pod.name, pod.uid)}/" for pod in observed.committers)
+        if not await self._manager.abort(key, action.first, action.who, action.reason, pods):
             log.info("the abort of %s/%s from checkpoint %d waits for its coordinator", *key, action.first)
 
 

@@ -206,21 +206,25 @@ class Manager:
         """End all of them."""
         await asyncio.gather(*(self.stop(key, patience_seconds) for key in list(self._jobs)))
 
-    async def abort(self, key: Key, first: int, who: str, why: str) -> bool:
-        """Put on record the abort of the checkpoints from `first` on; False where no coordinator of ours is in its
-        tenure. Raises `Refused`, `InDoubt`."""
+    async def abort(self, key: Key, first: int, who: str, why: str, pods: tuple[str, ...] = ()) -> bool:
+        """Put on record the abort of the checkpoints from `first` on; False where neither a coordinator of ours is in
+        its tenure nor one whose holder begins as `pods` says: the job's own committer pods, which nobody else tells.
+        Raises `Refused`, `InDoubt`."""
         job = self._jobs.get(key)
-        if job is None or not self.begun(key):
+        holder = job.holder if job is not None and self.begun(key) else ""
+        if not holder and not pods:
             return False
-        holder = job.holder
+
+        def ours(ledger: Ledger) -> bool:
+            return (bool(holder) and ledger.holder == holder) or ledger.holder.startswith(pods)
 
         def event(ledger: Ledger) -> Event | None:
             record = ledger.record(first)
             begun = record is None or record.state in (CheckpointState.ABORTING, CheckpointState.ABORTED)
-            return BeginAbort(ledger.token, first, who, why) if ledger.holder == holder and not begun else None
+            return BeginAbort(ledger.token, first, who, why) if ours(ledger) and not begun else None
 
         stored = await change(self._outside.store_of(key), event, self._environment, LEDGER_SECONDS)
-        return stored.ledger.holder == holder
+        return ours(stored.ledger)
 
     async def _serve(self, job: _Job) -> None:
         """Tenure after tenure, while it is wanted and held."""

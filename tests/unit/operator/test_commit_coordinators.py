@@ -8,7 +8,16 @@ from pathlib import Path
 
 from sinkoperator.actions import BeginAbort, RunCoordinator
 from sinkoperator.commits.coordinators import Coordinators
-from sinkoperator.observed import CoordinatorFacts, JobObject, Observed, PlanSettings, PreparedFacts, Revision
+from sinkoperator.observed import (
+    CommitterPod,
+    CoordinatorFacts,
+    JobObject,
+    Observed,
+    PlanSettings,
+    PreparedFacts,
+    Revision,
+)
+from sinkruntime.kube.names import committer_holder
 from sinkruntime.protocol.ledger import CheckpointState, PartState
 from sinkruntime.spec.models import SinkJobSpec
 from tests.protocol.build import part_of, running
@@ -119,5 +128,30 @@ def test_a_takeover_alone_does_not_try_again_what_is_held(stage: Stage, tmp_path
         await jobs.manager.drop(KEY)
         jobs.manager.run(KEY, replace(charge, intent="rev-1/1/x", retried="rev-1/0"))
         await until(lambda: len(jobs.place.calls("commit")) > commits)
+
+    play(stage, tmp_path, act)
+
+
+def test_an_abort_is_put_on_record_for_a_committer_pod_in_its_tenure(stage: Stage, tmp_path: Path) -> None:
+    """With `runOn: Job` no coordinator of the operator's runs: nobody else would ever begin it."""
+
+    async def act(jobs: Jobs) -> None:
+        pod = CommitterPod("flights-committer-1", "uid-1", 1, "rev-1", RUN.intent, "Running")
+        seen = replace(observed(jobs), committers=(pod,))
+        coordinators = Coordinators(jobs.manager)
+        holder = f"{committer_holder(pod.name, pod.uid)}/a"
+        await jobs.store.create(replace(running(token=1), holder="another"))
+        await jobs.decide(1)
+        abort = BeginAbort(1, "deletionPolicy", "the SinkJob was deleted", why="it is deleted")
+        await coordinators.abort(KEY, seen, abort)
+        stored = await jobs.store.load()
+        assert stored is not None
+        assert [record.state for record in stored.ledger.records] == [CheckpointState.DECIDED], "another's tenure"
+
+        await jobs.store.replace(replace(stored.ledger, holder=holder), stored.version)
+        await coordinators.abort(KEY, seen, abort)
+        await coordinators.abort(KEY, seen, abort)
+
+        assert [record.state for record in (await jobs.ledger()).records] == [CheckpointState.ABORTING]
 
     play(stage, tmp_path, act)
