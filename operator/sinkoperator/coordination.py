@@ -23,15 +23,15 @@ ENDED_KEPT = 2
 def coordinate(facts: Facts) -> tuple[Action, ...]:
     """The actions that see to it that exactly one coordinates, or none."""
     wanted = _revision(facts) if _owed(facts) else ""
-    in_pod = bool(wanted) and _in_pod(facts)
+    pod = bool(wanted) and in_pod(facts)
     actions: list[Action] = []
-    if wanted and not in_pod:
+    if wanted and not pod:
         sinks = frozenset(name for name, where in facts.observed.run_on.items() if where == "Driver")
         run = RunCoordinator(wanted, facts.intent, sinks, facts.gone_below, facts.retried, why="commits may be owed")
         actions.append(run)
     elif facts.observed.coordinator.running:
-        actions.append(StopCoordinator(why="a committer pod coordinates" if in_pod else "nothing is owed"))
-    return (*actions, *_committers(facts, wanted if in_pod else ""))
+        actions.append(StopCoordinator(why="a committer pod coordinates" if pod else "nothing is owed"))
+    return (*actions, *_committers(facts, wanted if pod else ""))
 
 
 def not_begun(facts: Facts) -> Trouble | None:
@@ -46,7 +46,7 @@ def not_begun(facts: Facts) -> Trouble | None:
 
 
 def _begun(facts: Facts) -> bool:
-    if not _in_pod(facts):
+    if not in_pod(facts):
         return facts.observed.coordinator.begun == facts.intent
     holder = facts.ledger.holder if facts.ledger else ""
     asked = [pod for pod in facts.observed.committers if pod.intent == facts.intent]
@@ -66,7 +66,7 @@ def _revision(facts: Facts) -> str:
     return facts.revision or (newest.name if newest else "")
 
 
-def _in_pod(facts: Facts) -> bool:
+def in_pod(facts: Facts) -> bool:
     """Whether a sink of the job, or of a checkpoint that is not cleaned yet, commits in the job's own image."""
     if "Job" in facts.observed.run_on.values():
         return True

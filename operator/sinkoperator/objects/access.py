@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from sinkoperator import names
+from sinkoperator.coordination import in_pod
+from sinkoperator.facts import facts_of
 from sinkoperator.objects.manifests import others
 from sinkoperator.objects.metadata import metadata
 from sinkoperator.objects.pod import service_account_of
@@ -53,8 +55,7 @@ def access(observed: Observed) -> tuple[tuple[Kind, Object, tuple[str, ...]], ..
 
 
 def _rules(observed: Observed) -> list[dict[str, Any]]:
-    coordinates = "Job" in observed.run_on.values()
-    payloads = _PAYLOADS_OF_COORDINATOR if coordinates else _PAYLOADS
+    payloads = _PAYLOADS_OF_COORDINATOR if in_pod(facts_of(observed)) else _PAYLOADS
     ledger = names.ledger_name(observed.job.name)
     return [
         {"apiGroups": [""], "resources": ["pods"], "verbs": list(_EXECUTORS)},

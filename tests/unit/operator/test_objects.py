@@ -12,9 +12,22 @@ from sinkoperator import names, objects
 from sinkoperator.actions import CreateDriver, EnsureCommitter
 from sinkoperator.objects.merge import merged
 from sinkoperator.observed import Observed, PlanSettings
+from sinkoperator.plan import plan
 from sinkruntime.kube.kinds import ROLE, ROLE_BINDING
 from sinkruntime.spec.digest import revision as revision_of
-from tests.unit.operator.plan_world import NAME, UID, intent, job, ledger, observed, raw_of, record, revision, spec_of
+from tests.unit.operator.plan_world import (
+    NAME,
+    UID,
+    intent,
+    job,
+    kinds,
+    ledger,
+    observed,
+    raw_of,
+    record,
+    revision,
+    spec_of,
+)
 
 REFERENCES: dict[str, Any] = {
     "source": {"format": "rate", "optionsFrom": [{"secretRef": {"name": "source-secret"}}]},
@@ -275,6 +288,17 @@ def test_the_committer_has_the_drivers_template_without_its_sidecars_and_more_ri
     assert container(pod, "committer")["command"] == ["sinkjob", "commit"]
     assert environment(pod, "committer")["A"] == "1"
     assert container(pod, "committer")["resources"]["limits"] == {"memory": "512Mi"}
+    role = objects.access(seen)[1][1]
+    assert ["create", "delete", "get", "list"] in [rule["verbs"] for rule in role["rules"]]
+
+
+def test_a_committer_pod_for_the_checkpoints_of_a_former_manifest_has_the_rights_that_it_needs() -> None:
+    """Without `list` and `delete` its recovery would fail for ever, and every driver would wait for that."""
+    kept = revision(sinks=[{**raw_of()["sinks"][0], "commit": {"runOn": "Job"}}])
+    seen = replace(
+        observed(ledger(3, record(1, 3, revision=kept.name))), revisions=(kept,), run_on={"lake": "Operator"}
+    )
+    assert "EnsureCommitter" in kinds(plan(seen))
     role = objects.access(seen)[1][1]
     assert ["create", "delete", "get", "list"] in [rule["verbs"] for rule in role["rules"]]
 
