@@ -48,27 +48,37 @@ class JobLogs:
         except ApiError:
             return ""  # a later look asks again
         if text:
-            hidden = await self._secrets(namespace, spec)
+            hidden = await self._secrets(pod, spec)
             text = NOT_SHOWN if hidden is None else hidden.hide(text)[-CHARS_MAX:]
         self._tails[uid] = text
         while len(self._tails) > TAILS_MAX:
             self._tails.popitem(last=False)
         return text
 
-    async def _secrets(self, namespace: str, spec: SinkJobSpec | None) -> Secrets | None:
-        """All values of the Secrets that the job names; None where one cannot be read."""
+    async def _secrets(self, pod: Object, spec: SinkJobSpec | None) -> Secrets | None:
+        """All values of the Secrets that the job names, or its pod has mounted for an older manifest; None where one
+        cannot be read, or is gone since the pod has read it."""
         if spec is None:
             return None
         values: set[str] = set()
-        for name in sorted(set(secret_names(spec))):
+        mounted = mounted_secrets(pod)
+        for name in sorted({*secret_names(spec), *mounted}):
             try:
-                found = await self._api.get(SECRET, namespace, name)
+                found = await self._api.get(SECRET, pod["metadata"]["namespace"], name)
             except ApiError:
+                return None
+            if found is None and mounted.get(name):
                 return None
             for encoded in ((found or {}).get("data") or {}).values():
                 text = _text(encoded)
                 values |= {text, *text.splitlines()}  # a log may show a single line of a key file
         return Secrets({str(n): value for n, value in enumerate(values) if len(value) >= SECRET_CHARS_MIN})
+
+
+def mounted_secrets(pod: Object) -> dict[str, bool]:
+    """The Secrets among the pod's volumes; True: it cannot have started without."""
+    volumes = [volume.get("secret") or {} for volume in (pod.get("spec") or {}).get("volumes") or []]
+    return {found["secretName"]: not found.get("optional") for found in volumes if found.get("secretName")}
 
 
 def secret_names(spec: SinkJobSpec) -> Iterable[str]:

@@ -34,7 +34,9 @@ class Server:
     async def get(self, kind: Kind, namespace: str, name: str) -> Any:
         if self.secrets is None:
             raise Forbidden("no right to get secrets")
-        data = self.secrets[name]
+        data = self.secrets.get(name)
+        if data is None:
+            return None
         return {"data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}}
 
 
@@ -49,12 +51,18 @@ def spec() -> SinkJobSpec:
     return found
 
 
-def fetch(server: Server, given: SinkJobSpec | None, times: int = 1) -> str:
+def mounting(*secrets: str, optional: bool = False) -> dict[str, Any]:
+    """The pod, with these Secrets mounted."""
+    volumes = [{"name": name, "secret": {"secretName": name, "optional": optional}} for name in secrets]
+    return {**POD, "spec": {"volumes": [{"name": "tmp", "emptyDir": {}}, *volumes]}}
+
+
+def fetch(server: Server, given: SinkJobSpec | None, times: int = 1, pod: dict[str, Any] = POD) -> str:
     """The tail, as the last of so many looks gets it."""
 
     async def look() -> str:
         logs = JobLogs(cast(Api, server))
-        return [await logs.fetch(POD, "driver", given) for _ in range(times)][-1]
+        return [await logs.fetch(pod, "driver", given) for _ in range(times)][-1]
 
     return asyncio.run(look())
 
@@ -71,6 +79,17 @@ def test_secrets_are_hidden_whole_and_line_by_line() -> None:
 def test_a_log_is_not_shown_where_its_secrets_are_not_known() -> None:
     assert fetch(Server("hunter22", None), spec()) == NOT_SHOWN
     assert fetch(Server("hunter22", {}), None) == NOT_SHOWN
+
+
+def test_secrets_that_an_older_manifest_named_are_hidden_too() -> None:
+    server = Server("hunter22 refused, hunter33 not tried", {"keys": {"p": "hunter33"}, "old-keys": {"p": "hunter22"}})
+
+    assert fetch(server, spec(), pod=mounting("old-keys")) == "*** refused, *** not tried"
+
+
+def test_a_log_is_not_shown_where_a_secret_that_the_pod_has_read_is_gone() -> None:
+    assert fetch(Server("hunter22", {}), spec(), pod=mounting("keys")) == NOT_SHOWN
+    assert fetch(Server("failed", {}), spec(), pod=mounting("former", optional=True)) == "failed"
 
 
 def test_a_log_is_bounded_and_asked_for_once() -> None:
