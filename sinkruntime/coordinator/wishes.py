@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sinkruntime.protocol.events import Accept, BeginAbort, Event, Release
-from sinkruntime.protocol.ledger import FINAL_PARTS, Authority, CheckpointState, Ledger, PartState
+from sinkruntime.protocol.ledger import FINAL_PARTS, Acceptance, Authority, CheckpointState, Ledger, PartState
 
 #: The reasons of `recovery.accept` that speak of pending checkpoints.
 COMMITTABLE_LOST = "CommittableLost"
@@ -70,4 +70,5 @@ def _abandon(ledger: Ledger, fence: int, wishes: Wishes) -> Event | None:
         first = record.number
     held = any(part.state is PartState.HELD for record in ledger.pending for part in record.parts.values())
     why = f"recovery.accept AbandonPending, nonce {wishes.nonce}"
-    return BeginAbort(fence, first, wishes.who, why) if first and held else None
+    words = (Acceptance(wishes.nonce, ABANDON_PENDING, wishes.who),)
+    return BeginAbort(fence, first, wishes.who, why, words) if first and held else None

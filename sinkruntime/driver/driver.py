@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sinkruntime.coordinator.wishes import IN_DOUBT
+from sinkruntime.coordinator.wishes import ABANDON_PENDING, IN_DOUBT, Wishes, overrule
 from sinkruntime.crashpoints import reached
 from sinkruntime.driver.staging import Assignment, Staging, Written, check_lineage
 from sinkruntime.environment import Environment
@@ -364,9 +364,10 @@ def _disputed(records: Sequence[Record], ledger: Ledger, settings: DriverSetting
     """Sinks with held parts about whose target a person has spoken, by reason.
 
     Any other held checkpoint of an older epoch stops the start, for nobody commits after it; a person's word that is on
-    record already has not helped.
+    record already has not helped, and one to abandon is waited for only where the coordinator can follow it.
     """
-    if "AbandonPending" in settings.accept:
+    abandon = Wishes(settings.nonce, settings.accept & {ABANDON_PENDING})
+    if overrule(ledger, Authority.TOKEN, ledger.token, abandon) is not None:
         return {}
     disputed: dict[StartReason, list[str]] = {}
     taken = {a.reason for a in ledger.acceptances if a.nonce == settings.nonce}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from sinkruntime.protocol.ledger import Authority, Payload, Record
+from sinkruntime.protocol.ledger import Acceptance, Authority, Payload, Record
 
 
 class Refusal(StrEnum):
@@ -146,6 +146,7 @@ class BeginAbort:  # a coordinator, on a person's word or `deletionPolicy: Abort
     first: int
     who: str
     why: str
+    words: tuple[Acceptance, ...] = ()  # the person's word that it takes up, which is spent by it
 
 
 @dataclass(frozen=True, slots=True)

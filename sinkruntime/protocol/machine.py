@@ -280,6 +280,8 @@ def _begin_abort(ledger: Ledger, event: BeginAbort) -> Ledger:
         committed = sorted(sink for sink, part in record.parts.items() if _landed(part))
         message = f"checkpoint {record.number} is committed in {', '.join(committed)}"
         require(not committed, Refusal.HAS_COMMITTED_PART, message)
+    require(not set(event.words) & set(ledger.acceptances), Refusal.ALREADY_ACCEPTED, event.why)
+    ledger = replace(ledger, acceptances=(*ledger.acceptances, *event.words))
     for record in suffix:
         marked = replace(record, who=event.who, why=event.why)
         ledger = _move(ledger, marked, Fact.ABORT_BEGUN)
@@ -299,8 +301,7 @@ def _accept(ledger: Ledger, event: Accept) -> Ledger:
     _fence(ledger, event.authority, event.fence)
     used = any((a.nonce, a.reason) == (event.nonce, event.reason) for a in ledger.acceptances)
     require(not used, Refusal.ALREADY_ACCEPTED, f"{event.reason} was accepted with nonce {event.nonce}")
-    sinks = dict(ledger.sinks)
-    decided = ledger.decided
+    sinks, decided = dict(ledger.sinks), ledger.decided
     for sink, view in event.views.items():
         entry = sinks.get(sink) or SinkEntry(since=decided + 1)
         sinks[sink] = replace(entry, evidence=view.evidence, target=view.target)

@@ -9,9 +9,9 @@ import pytest
 from sinkruntime.api import Answer, CommitRequest
 from sinkruntime.coordinator.wishes import Wishes
 from sinkruntime.errors import Fenced
-from sinkruntime.protocol.events import BeginAbort, RaiseEpoch, RaiseToken
+from sinkruntime.protocol.events import Accept, BeginAbort, RaiseEpoch, RaiseToken
 from sinkruntime.protocol.ledger import Authority, CheckpointState, Ledger, PartState
-from tests.protocol.build import EPOCH, part_of
+from tests.protocol.build import EPOCH, TOKEN, part_of
 from tests.unit.coordinator.world import Said, World, play, settled
 
 
@@ -209,5 +209,26 @@ def test_a_new_tenure_grants_a_persons_word(wishes: Wishes, expected: PartState)
         async with world.working(wishes):
             await world.until(settled)
         assert expected in seen
+
+    play(scene)
+
+
+def test_a_word_to_abandon_counts_once_and_never_for_what_is_held_later() -> None:
+    wishes = Wishes(nonce=1, accept=frozenset({"AbandonPending"}), who="ann")
+
+    async def scene(world: World) -> None:
+        world.target.say = lambda op, request: Answer.REFUSED if op == "commit" else None
+        await world.begin()
+        async with world.working(wishes):
+            await world.decide(1)
+            await world.until(lambda ledger: bool(ledger.aborts) and settled(ledger))
+            await world.happen(lambda ledger: None if ledger.aborts[0].accepted else Accept(TOKEN, 1, 1, "Aborted"))
+            await world.decide(2)
+            probes = world.target.count("probe")
+            await world.until(lambda ledger: part_of(ledger, 2, "a").state is PartState.HELD)
+            ledger = await world.until(lambda ledger: world.target.count("probe") > probes + 1)
+        assert [(abort.first, abort.last) for abort in ledger.aborts] == [(1, 1)]
+        assert ledger.pending[0].state is CheckpointState.DECIDED
+        assert [(a.nonce, a.reason) for a in ledger.acceptances] == [(1, "AbandonPending"), (1, "Aborted")]
 
     play(scene)

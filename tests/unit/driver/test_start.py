@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sinkruntime.errors import Fenced, StartRefused
+from sinkruntime.errors import Fenced, Held, StartRefused
 from sinkruntime.protocol.events import Accept, OutcomeKind, RaiseEpoch, RaiseToken, TargetView
 from sinkruntime.protocol.ledger import Ledger, PartState
 from sinkruntime.protocol.start import SourceView, StartReason
@@ -155,6 +155,17 @@ def test_a_held_checkpoint_that_a_person_has_spoken_of_is_waited_for(word: str) 
         start.cancel()
 
     play(scene, held("CommittableLost"))
+
+
+@pytest.mark.parametrize("why", ["spent", "partly committed"])
+def test_a_word_to_abandon_that_cannot_be_followed_is_not_waited_for(why: str) -> None:
+    async def scene(world: World) -> None:
+        driver = world.driver(epoch=2, claimant="driver-2", nonce=1, accept=frozenset({"AbandonPending"}))
+        with pytest.raises(Held, match="checkpoint 1 of sink a is held: no room"):
+            await asyncio.wait_for(driver.start(SOURCE, nothing), 2.0)
+
+    spent = after(held(), Accept(TOKEN, 1, 1, "AbandonPending"))
+    play(scene, spent if why == "spent" else committed(held(), 1, "b"))
 
 
 def test_a_checkpoint_held_for_its_target_is_tried_again_when_a_person_accepts_the_target() -> None:
