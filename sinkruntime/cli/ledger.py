@@ -19,6 +19,7 @@ import click
 
 from sinkruntime.cli.jobs import job_argument, namespace_option, opened
 from sinkruntime.errors import ConfigurationError, LedgerCorrupt, LedgerFormatTooNew
+from sinkruntime.ledger.payloads import object_epoch
 from sinkruntime.local.workspace import Workspace
 from sinkruntime.protocol import codec
 from sinkruntime.protocol.ledger import Ledger, Payload
@@ -144,6 +145,9 @@ def _objects(content: Mapping[str, Any], found: Ledger) -> dict[str, bytes]:
     for payload in _payloads(found):
         if payload.pointer is None:
             continue
+        if object_epoch(payload.pointer) is None or Path(payload.pointer).name != payload.pointer:
+            message = f"the ledger in the export names the payload object {payload.pointer!r}, which is no name of ours"
+            raise LedgerCorrupt(message, _NOT_OURS)
         try:
             data = base64.b64decode(content["objects"][payload.pointer], validate=True)
         except (KeyError, TypeError, ValueError) as error:

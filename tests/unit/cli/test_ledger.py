@@ -121,6 +121,22 @@ def test_a_file_that_is_no_whole_export_is_refused(
     assert read_ledger(other.workspace) is None
 
 
+def test_an_import_writes_nowhere_but_into_the_ledgers_folder(job: Fabricated, other: Fabricated) -> None:
+    name = f"../../../../../../{other.folder.name}-stray"
+    job.begin()
+    job.decide(1, Payload(hashlib.sha256(DATA).hexdigest(), len(DATA), pointer=name))
+    objects, path = job.workspace.store.folder / "objects", job.folder / "export.json"
+    objects.mkdir()
+    stray = (objects / name).resolve()
+    stray.write_bytes(DATA)
+    assert invoke("ledger", "export", job.path, "--file", str(path)).exit_code == 0
+    stray.unlink()
+    result = invoke("ledger", "import", other.path, "--file", str(path))
+    assert not stray.exists()
+    assert result.stderr.startswith("LedgerCorrupt: the ledger in the export names the payload object '../..")
+    assert (result.exit_code, read_ledger(other.workspace)) == (1, None)
+
+
 def test_nothing_is_imported_while_the_job_runs(other: Fabricated, exported: Path) -> None:
     root = other.workspace.root
     root.mkdir(parents=True)
