@@ -341,7 +341,7 @@ class Attempt:
 
     def _outcome(self, kind: OutcomeKind, reason: str = "", message: str = "", evidence: bool = False) -> Outcome:
         done = _ranges(self._done)
-        at, said = self._work.record.number, message[:MESSAGE_CHARACTERS_MAX]
+        at, said = self._work.record.number, self._settings.hide(message)[:MESSAGE_CHARACTERS_MAX]
         return Outcome(at, self._work.sink, kind, evidence, done, None, reason, said)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: What a committer may gauge when it cleans up (`CommitterBase.clean`); all else is not kept.
@@ -20,6 +21,7 @@ class CommitSettings:
     attempts_max: int = 0  # 0: for ever
     chunk_size: int = 64  # committables in one call of a SinkCommitter
     parallel_chunks: int = 4
+    hide: Callable[[str], str] = str  # takes out of a sink's message what the ledger must not hold
 
     def timeout_of(self, attempt: int) -> float:
         """The time limit of attempt 0, 1, 2…"""

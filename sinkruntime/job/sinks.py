@@ -7,6 +7,7 @@ to nothing.
 from __future__ import annotations
 
 from sinkruntime.api import RunOn, Sink, SinkIdentity
+from sinkruntime.cli.secrecy import hide
 from sinkruntime.coordinator.settings import CommitSettings
 from sinkruntime.protocol.ledger import Authority
 from sinkruntime.spec.bind import BoundJob
@@ -35,13 +36,14 @@ def authorities(job: BoundJob) -> dict[str, Authority]:
 
 
 def commit_settings(commit: Commit) -> CommitSettings:
-    """The manifest's `spec.commit` as a coordinator takes it."""
+    """The manifest's `spec.commit` as a coordinator takes it; the ledger gets no secret that this process knows."""
     return CommitSettings(
         timeout_seconds=commit.timeout.seconds,
         timeout_max_seconds=commit.max_timeout.seconds,
         backoff_first_seconds=commit.retry.initial_backoff.seconds,
         backoff_max_seconds=commit.retry.max_backoff.seconds,
         attempts_max=commit.retry.max_attempts,
+        hide=hide,
     )
 
 

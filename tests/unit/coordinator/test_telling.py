@@ -5,16 +5,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sinkruntime.api import Answer, CommitRequest
+from sinkruntime.cli.secrecy import conceal
 from sinkruntime.coordinator.reports import worth_telling
 from sinkruntime.coordinator.runner import ABANDONED_MAX, OutOfTime, ThreadRunner, TooManyAbandoned
 from sinkruntime.coordinator.settings import CommitSettings
+from sinkruntime.job.sinks import commit_settings
 from sinkruntime.protocol.events import Outcome, OutcomeKind
 from sinkruntime.protocol.ledger import Authority, Ledger, Part, PartState
+from sinkruntime.spec.delivery import Commit
+from sinkruntime.spec.options_from import Secrets
 from tests.protocol.build import part_of
 from tests.unit.coordinator.world import FAST, Said, World, play, settled
 
@@ -47,6 +52,25 @@ def test_the_counters_tell_attempts_successes_failures_and_what_is_pending() -> 
     assert metrics.get("commit_failures", "a") == 3
     assert metrics.get("pending") == 1
     assert abs(metrics.get("last_commit_seconds", "a") - time.time()) < 60
+
+
+def test_what_a_committer_raises_comes_into_the_ledger_without_any_secret() -> None:
+    def say(operation: str, request: CommitRequest) -> Said:
+        raise OSError("postgres://me:hunter2hunter2@host refused")
+
+    async def scene(world: World) -> None:
+        world.target.say = say
+        await world.begin()
+        async with world.working():
+            await world.decide(1)
+            ledger = await world.until(lambda ledger: part_of(ledger, 1, "a").message != "")
+        assert part_of(ledger, 1, "a").message == "OSError: postgres://me:***@host refused"
+
+    conceal([Secrets({"password": "hunter2hunter2"})])
+    try:
+        play(scene, settings=replace(commit_settings(Commit()), backoff_first_seconds=0.001))
+    finally:
+        conceal([])
 
 
 def test_the_ledger_tells_why_a_part_does_not_come_forward_once_per_reason() -> None:
