@@ -21,7 +21,10 @@ from sinkruntime.spec.bind import BoundJob, load_job
 
 job_argument = click.argument("job", metavar="JOB")
 namespace_option = click.option(
-    "-n", "--namespace", metavar="NAMESPACE", help="Look for JOB by its name in this namespace of the cluster."
+    "-n",
+    "--namespace",
+    metavar="NAMESPACE",
+    help="JOB is a name in this namespace of a cluster. Not in this release: kubectl tells of those.",
 )
 
 _SUFFIXES = (".yaml", ".yml")
@@ -63,8 +66,8 @@ def manifest_path(job: str, namespace: str | None) -> Path:
     where = f"{namespace}/{job}" if namespace else job
     raise ConfigurationError(
         "NoCluster",
-        f"`{where}` is the name of a job on a cluster, and this release looks at no cluster",
-        advice="give the manifest's file instead, such as job.yaml; names come with the operator",
+        f"`{where}` is the name of a job on a cluster, and this command looks at no cluster yet",
+        advice="give a manifest's file, such as job.yaml; of a job on a cluster `kubectl describe sinkjob` tells",
     )
 
 

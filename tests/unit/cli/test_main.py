@@ -53,8 +53,8 @@ def test_the_name_of_a_job_on_a_cluster_is_refused_with_what_to_give_instead(arg
     name = "data/" + arguments[0] if "-n" in arguments else arguments[0]
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        f"NoCluster: `{name}` is the name of a job on a cluster, and this release looks at no cluster\n"
-        "give the manifest's file instead, such as job.yaml; names come with the operator\n"
+        f"NoCluster: `{name}` is the name of a job on a cluster, and this command looks at no cluster yet\n"
+        "give a manifest's file, such as job.yaml; of a job on a cluster `kubectl describe sinkjob` tells\n"
     )
 
 
