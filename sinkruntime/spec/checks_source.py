@@ -3,6 +3,7 @@
 Listed in `SOURCE_CHECKS`, called by `checks.py` only. Never looks outside the manifest.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 
@@ -58,6 +59,24 @@ def file_source_has_a_path(job: SinkJob) -> Iterator[Finding]:
     for key in source.options:
         if key.lower() == "path":
             yield Finding(("spec", "source", "options", key), "the path is a field of its own", "use spec.source.path")
+
+
+def file_source_is_no_sinks_target(job: SinkJob) -> Iterator[Finding]:
+    """Else each checkpoint would read what the one before it has committed."""
+    source = job.spec.source
+    if source.format.lower() not in FILE_FORMATS or source.path is None:
+        return
+    for index, sink in enumerate(job.spec.sinks):
+        path = sink.options.get("path")
+        if sink.type == "file" and isinstance(path, str) and _directory(path) == _directory(source.path):
+            message = "is spec.source.path, too: what this sink commits would be read again as new rows"
+            yield Finding(("spec", "sinks", index, "options", "path"), message, "give it a directory of its own")
+
+
+def _directory(path: str) -> str:
+    """One text for the spellings of a directory."""
+    scheme, mark, rest = path.removeprefix("file://").rpartition("://")
+    return scheme.replace("s3a", "s3") + mark + posixpath.normpath(rest)
 
 
 def source_with_own_schema_has_no_other(job: SinkJob) -> Iterator[Finding]:
@@ -130,6 +149,7 @@ SOURCE_CHECKS: tuple[Callable[[SinkJob], Iterator[Finding]], ...] = (
     available_now_has_no_interval,
     file_stream_has_a_schema,
     file_source_has_a_path,
+    file_source_is_no_sinks_target,
     source_with_own_schema_has_no_other,
     source_can_be_read_in_this_mode,
     source_can_replay_for_the_guarantee,
