@@ -127,17 +127,17 @@ def ask_targets(workspace: Workspace, sinks: Mapping[str, Sink], wanted: Mapping
     def question(sink: Sink) -> Callable[[], Said]:
         return lambda: Said(sink.evidence(), {number: sink.prove(number, epoch) for number, epoch in wanted.items()})
 
-    secrets = {bound.spec.name: bound for bound in workspace.job.sinks}
     found = asyncio.run(_ask({name: question(sink) for name, sink in sinks.items()}))
-    return {name: _told(said, secrets_of(workspace, secrets.get(name))) for name, said in found.items()}
+    return {name: _told(said, secrets_of(workspace, workspace.bound.get(name))) for name, said in found.items()}
 
 
 def ask_facts(workspace: Workspace, sinks: Mapping[str, Sink]) -> dict[str, Mapping[str, object] | str]:
     """What each target says of its own limits and settings (`Sink.inspect`), or why it could not be asked."""
     found = asyncio.run(_ask({name: sink.inspect for name, sink in sinks.items()}))
-    bound = {entry.spec.name: entry for entry in workspace.job.sinks}
     return {
-        name: secrets_of(workspace, bound.get(name)).hide(_reason(said)) if isinstance(said, BaseException) else said
+        name: secrets_of(workspace, workspace.bound.get(name)).hide(_reason(said))
+        if isinstance(said, BaseException)
+        else said
         for name, said in found.items()
     }
 

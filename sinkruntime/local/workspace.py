@@ -36,6 +36,7 @@ class Workspace:
         self.root = job.manifest.base / ".sinkjob" / meta.namespace / meta.name
         self.revision = revision(job.manifest.job.spec)
         self.store = FileLedgerStore(self.root / "ledger")
+        self.bound = {bound.spec.name: bound for bound in job.sinks}  # of every revision that was asked for
 
     @property
     def checkpoint_location(self) -> str:
@@ -70,7 +71,9 @@ class Workspace:
 
     def sinks_of(self, revision: str, ledger_id: str) -> Mapping[str, Sink]:
         """The sinks of a revision, by name, with secrets resolved now. Raises `ManifestError`, `ConfigurationError`."""
-        return make_sinks(self._job_of(revision), ledger_id)
+        job = self._job_of(revision)
+        self.bound |= {bound.spec.name: bound for bound in job.sinks}
+        return make_sinks(job, ledger_id)
 
     def _job_of(self, revision: str) -> BoundJob:
         if revision == self.revision:

@@ -282,6 +282,21 @@ def test_secrets_are_never_printed(job: Fabricated) -> None:
     assert "postgres://me:***@host refused" in invoke("commits", job.path).stdout
 
 
+def test_the_secrets_of_a_sink_that_left_the_manifest_are_not_printed_either(job: Fabricated) -> None:
+    module = f"toy_{job.folder.name.replace('-', '_')}"
+    (job.folder / f"{module}.py").write_text(_TOY)
+    (job.folder / "pass.env").write_text("password=hunter2hunter2\n")
+    toy = f"  - name: lake\n    type: {module}:Toy\n    optionsFrom: [{{fileRef: {{path: pass.env}}}}]\n"
+    job.write(MANIFEST.partition("  - name: lake")[0] + toy)
+    job.begin()
+    job.settle(1)
+    job.write(MANIFEST.replace("name: lake", "name: pond"))
+    for arguments in (("commits", job.path), ("explain", job.path, "--checkpoint", "1")):
+        result = invoke(*arguments)
+        assert "postgres://me:***@host refused" in result.stdout
+        assert "hunter2" not in result.stdout + result.stderr
+
+
 def test_an_error_that_holds_a_secret_is_shown_without_it(job: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
     (job.folder / "pass.env").write_text("target=hunter2hunter2\n")
     head = MANIFEST.partition("  - name: lake")[0]
