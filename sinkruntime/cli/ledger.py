@@ -163,10 +163,8 @@ async def _imported(workspace: Workspace, content: Mapping[str, Any], found: Led
     store = workspace.store
     for name, data in _objects(content, found).items():
         await store.put_object(name, data)
-    folder = workspace.root / "revisions"
-    folder.mkdir(parents=True, exist_ok=True)
     for name, manifest in content.get("revisions", {}).items():
-        (folder / f"{Path(name).name}.json").write_text(json.dumps(manifest))
+        workspace.put_revision(Path(name).name, json.dumps(manifest))
     if path.exists():
         path.replace(path.with_suffix(".json.old"))
     await store.create(found)

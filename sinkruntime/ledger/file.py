@@ -10,7 +10,6 @@ cannot read.
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import os
 import tempfile
@@ -26,6 +25,7 @@ from sinkruntime.errors import (
     LedgerFormatTooNew,
     LedgerUnavailable,
 )
+from sinkruntime.ledger.durable import make_folder, sync_folder, write_file
 from sinkruntime.ledger.store import ObjectName, Stored
 from sinkruntime.protocol import codec
 from sinkruntime.protocol.ledger import Ledger
@@ -53,7 +53,7 @@ class FileLedgerStore:
         stored = self._read()
         if stored is not None and stored.version != self._durable:
             try:
-                _sync_folder(self.folder)
+                sync_folder(self.folder)
             except OSError as error:
                 raise self._foreign(error) from error
             self._durable = stored.version
@@ -124,12 +124,12 @@ class FileLedgerStore:
         """Replace the file; before the rename a failure changes nothing, after it the outcome is not known."""
         temporary = self._path.with_suffix(".tmp")
         try:
-            _write_durably(temporary, f"{version}\n{codec.encode(ledger)}".encode())
+            write_file(temporary, f"{version}\n{codec.encode(ledger)}".encode())
         except OSError as error:
             raise LedgerUnavailable(f"{temporary} cannot be written: {error.strerror}") from error
         try:
             temporary.replace(self._path)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             raise AnswerLost(f"{self._path} may or may not be replaced: {error.strerror}") from error
         self._durable = str(version)
@@ -140,7 +140,7 @@ class FileLedgerStore:
     async def _locked(self) -> AsyncIterator[None]:
         """Hold the folder's lock, which the kernel releases with the process."""
         try:
-            _make_folder(self.folder)
+            make_folder(self.folder)
             descriptor = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
             raise LedgerUnavailable(f"{self.folder} cannot be locked: {error.strerror}") from error
@@ -174,13 +174,13 @@ class FileLedgerStore:
         """See `LedgerStore`."""
         path = self._objects / name
         try:
-            _make_folder(self._objects)
+            make_folder(self._objects)
             # A name of its own: two writers never share a file. The epoch comes first: a left one is an orphan.
             descriptor, temporary = tempfile.mkstemp(".tmp", f"{name}.", self._objects)
             os.close(descriptor)
-            _write_durably(Path(temporary), data)
+            write_file(Path(temporary), data)
             Path(temporary).replace(path)
-            _sync_folder(self._objects)
+            sync_folder(self._objects)
         except OSError as error:
             raise LedgerUnavailable(f"payload {path} cannot be written: {error.strerror}") from error
 
@@ -215,29 +215,3 @@ _RESTORE = "restore it from a backup; or move it away and accept LedgerLost"
 
 def _is_version(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-def _make_folder(folder: Path) -> None:
-    """With its parents, and durable: a ledger in a folder that a power cut takes away is lost."""
-    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        _sync_folder(path.parent)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from pathlib import Path
 from sinkruntime.api import Sink
 from sinkruntime.errors import ConfigurationError
 from sinkruntime.job.sinks import make_sinks
+from sinkruntime.ledger.durable import replace_file
 from sinkruntime.ledger.file import FileLedgerStore
 from sinkruntime.spec.bind import BoundJob, bind
 from sinkruntime.spec.digest import revision
@@ -63,11 +64,11 @@ class Workspace:
 
     def save_revision(self) -> None:
         """Keep the present manifest, before any decision names its revision."""
-        path = self.root / "revisions" / f"{self.revision}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(self.job.manifest.job.model_dump_json(by_alias=True, exclude_defaults=True))
-        temporary.replace(path)
+        self.put_revision(self.revision, self.job.manifest.job.model_dump_json(by_alias=True, exclude_defaults=True))
+
+    def put_revision(self, name: str, manifest: str) -> None:
+        """Keep a manifest under this revision, as durable as the ledger that names it."""
+        replace_file(self.root / "revisions" / f"{name}.json", manifest.encode())
 
     def sinks_of(self, revision: str, ledger_id: str) -> Mapping[str, Sink]:
         """The sinks of a revision, by name, with secrets resolved now. Raises `ManifestError`, `ConfigurationError`."""

@@ -24,6 +24,7 @@ from sinkruntime.errors import (
     LedgerFormatTooNew,
     LedgerUnavailable,
 )
+from sinkruntime.ledger import durable
 from sinkruntime.ledger import file as module
 from sinkruntime.ledger.file import FileLedgerStore
 from sinkruntime.ledger.store import LedgerStore, Stored
@@ -229,7 +230,7 @@ def broken_sync(folder: Path) -> None:
 def test_after_the_rename_a_failure_is_an_answer_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileLedgerStore(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_sync_folder", broken_sync)
+        patch.setattr(module, "sync_folder", broken_sync)
         with pytest.raises(AnswerLost, match="may or may not"):
             asyncio.run(store.replace(at_epoch(1), "1"))
         with pytest.raises(LedgerUnavailable):
@@ -241,13 +242,14 @@ def test_after_the_rename_a_failure_is_an_answer_lost(folder: Path, monkeypatch:
 
 def watch_syncs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     synced: list[Path] = []
-    sync = module._sync_folder
+    sync = durable.sync_folder
 
     def watched(folder: Path) -> None:
         synced.append(folder)
         sync(folder)
 
-    monkeypatch.setattr(module, "_sync_folder", watched)
+    for user in (module, durable):
+        monkeypatch.setattr(user, "sync_folder", watched)
     return synced
 
 
@@ -277,7 +279,7 @@ def test_leftovers_of_payloads_are_listed_under_their_epoch(folder: Path, monkey
         path.write_bytes(data[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "_write_durably", torn)
+    monkeypatch.setattr(module, "write_file", torn)
     with pytest.raises(LedgerUnavailable, match="No space left"):
         asyncio.run(store.put_object("7-aa", b"xyz"))
     (left,) = asyncio.run(store.list_objects())
