@@ -274,7 +274,8 @@ class XaEvidenceCommitter(SinkAggregatedCommitter):
 
 
 def roll_back(transactions: PreparedTransactions, session: Session, xid: str) -> None:
-    """Roll a prepared transaction back; one that is not there is no error, one that is busy is another's."""
+    """Roll a prepared transaction back; one that is not there is no error. One that a session is still preparing is
+    refused by the server, and asked for again with the next `recover`."""
     try:
         transactions.rollback(session, xid)
     except TargetError as error:
