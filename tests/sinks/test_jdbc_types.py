@@ -7,6 +7,7 @@ import json
 import math
 import uuid
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from sinkruntime.api import Lineage
 from sinkruntime.errors import TargetError
 from tests.sinks import harness
 from tests.sinks.harness import commit
-from tests.sinks.jdbc_places import Place, PostgreSQLPlace, make
+from tests.sinks.jdbc_places import DuckDBPlace, Place, PostgreSQLPlace, make
 
 pytestmark = pytest.mark.integration
 _FIELDS: dict[str, pa.DataType] = {
@@ -210,3 +211,14 @@ def test_values_go_into_other_types_of_a_table_that_is_there(postgresql_place: P
     write(place, "o", pa.schema(fields), [row, dict.fromkeys(row)])
     found = place.query("SELECT number, medium, words::text, single, short FROM ~.o WHERE medium = 7")
     assert found == [(Decimal(-(2**63)), 7, text, 0.5, Decimal("12.30"))]
+
+
+def test_a_folder_that_looks_like_a_partition_takes_no_columns_place(tmp_path: Path) -> None:
+    """DuckDB itself reads `name=prod/…` as a partition, whose value it would show for the column `name`."""
+    folder = tmp_path / "name=prod" / "more=1"
+    folder.mkdir(parents=True)
+    place = DuckDBPlace(folder / "target.duckdb")
+    sink = make(place)
+    sink.prepare_target(harness.SCHEMA)
+    commit(sink, harness.stage(sink, 1, [(1, "mine")]), 0)
+    assert place.query("SELECT * FROM ~.t") == [(1, "mine")]

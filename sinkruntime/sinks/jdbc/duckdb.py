@@ -152,7 +152,9 @@ class FileStage(Stage):
     def move(self, session: Session, names: Sequence[str]) -> None:
         there = [c.name for c in self.database.columns(session, self.schema, self.table) or ()]
         for name in names:
-            source = "read_parquet('" + str(self.path(name)).replace("'", "''") + "')"
+            path = str(self.path(name)).replace("'", "''")
+            # A folder above that is called `a=b` is no partition: its value would take the place of a column's.
+            source = f"read_parquet('{path}', hive_partitioning = false)"
             found = [row[0] for row in session.run(f"DESCRIBE SELECT * FROM {source}")]
             columns = [column for column in found if column not in (ORDER, DELETES)]
             if self.options.delete_when:
