@@ -67,8 +67,12 @@ class PaimonSink(Sink):
         return PaimonCommitter(self.options, self.identity)
 
     def distribution(self) -> Distribution | None:
-        """All changes of a key in one task: their order is the order of their sequence numbers."""
-        return Distribution(keys=self.options.key) if self.options.key else None
+        """All changes of a key in one task: their order is the order of their sequence numbers. With `orderBy` they
+        must come in it: a key may be in several files of a checkpoint, and of these the one that came last counts."""
+        options = self.options
+        if not options.key:
+            return None
+        return Distribution(options.key, 0, (*options.key, *options.order_by) if options.order_by else ())
 
     def evidence(self) -> Evidence:
         with self._table() as table:

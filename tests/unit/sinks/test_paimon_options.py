@@ -72,3 +72,5 @@ def test_every_mode_offers_exactly_once_and_says_how() -> None:
 def test_rows_with_a_key_come_by_it() -> None:
     assert PaimonSink(options(), harness.identity()).distribution() is None
     assert PaimonSink(options(**KEYED), harness.identity()).distribution() == Distribution(keys=("id",))
+    ordered = options(**KEYED, orderBy=["at"])  # what does not fit in memory is written early, and must be older
+    assert PaimonSink(ordered, harness.identity()).distribution() == Distribution(("id",), 0, ("id", "at"))
