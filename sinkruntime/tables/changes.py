@@ -6,6 +6,7 @@ Called by the writers of sinks that upsert. Pure: it sees Arrow batches, and kno
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -105,10 +106,9 @@ class Changes:
         """One row for each key, in the order in which these rows came. Needs memory for all of `rows`."""
         if rows.num_rows < 2:
             return rows
-        numbered = rows.select(list(self.order_by)).rename_columns(
-            [f"by_{index}" for index in range(len(self.order_by))]
-        )
-        numbered = numbered.append_column("number", pa.array(range(rows.num_rows), pa.int64()))
+        columns = comparable([rows.column(name) for name in self.order_by])
+        columns.append(pa.chunked_array([pa.array(range(rows.num_rows), pa.int64())]))
+        numbered = pa.table(columns, names=[*(f"by_{index}" for index in range(len(columns) - 1)), "number"])
         # Newest first, where nulls are last, and of equal ones the one that came last is first.
         order = pc.sort_indices(numbered, sort_keys=[(name, "descending") for name in numbered.column_names])
         names = [f"key_{index}" for index in range(len(self.key))]
@@ -125,3 +125,12 @@ class Changes:
         if self.delete_when is None:
             return pa.array([False] * rows.num_rows, pa.bool_())
         return self.delete_when.holds(rows)
+
+
+def comparable(columns: Sequence[Any]) -> list[Any]:
+    """Columns to sort by, as Spark orders their values: NaN is the greatest number, and Arrow would have it the last
+    one whichever way it sorts."""
+    found: list[Any] = []
+    for column in columns:
+        found += [pc.is_nan(column), column] if pa.types.is_floating(column.type) else [column]
+    return found

@@ -82,6 +82,36 @@ def test_order_by_decides_within_a_checkpoint(paimon_peer: PaimonPeer, tmp_path:
     assert names(paimon_peer, tmp_path) == {1: "late", 2: "y"}
 
 
+def test_order_by_decides_also_where_a_task_writes_several_files(
+    paimon_peer: PaimonPeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinkruntime.sinks.paimon.writer.BUFFERED_BYTES_MAX", 0)
+    sink = make(tmp_path, orderBy=["at"])
+    sink.prepare_target(CHANGES)
+    rows = [batch(change(1, f"{at}", at=at)) for at in (3, 9, 5)]
+    wish = sink.distribution()
+    assert wish is not None
+    if wish.sort_by:  # as Spark does it
+        rows.sort(key=lambda one: tuple(one.column(name)[0].as_py() for name in wish.sort_by))
+    lineage = Lineage(1, 1, 0, 1, 0)
+    writer = sink.create_writer(harness.writer_context(sink, lineage, CHANGES))
+    writer.open()
+    for one in rows:
+        writer.write(one)
+    harness.commit(sink, harness.Staged(1, 1, ((lineage, harness.finish(sink, writer, 1)),)), 0)
+    assert len(list(tmp_path.rglob("*.parquet"))) == len(rows)
+    assert names(paimon_peer, tmp_path) == {1: "9"}
+
+
+def test_nan_is_the_greatest_in_order_by(paimon_peer: PaimonPeer, tmp_path: Path) -> None:
+    sink = make(tmp_path, orderBy=["at"])
+    schema = CHANGES.set(CHANGES.get_field_index("at"), pa.field("at", pa.float64()))
+    rows = [{**change(1, name), "at": at} for name, at in (("nan", math.nan), ("one", 1.0), ("none", None))]
+    sink.prepare_target(schema)
+    put(sink, 1, pa.RecordBatch.from_pylist(rows, schema=schema))
+    assert names(paimon_peer, tmp_path) == {1: "nan"}
+
+
 def test_keys_are_apart_in_each_partition(paimon_peer: PaimonPeer, tmp_path: Path) -> None:
     sink = make(tmp_path, key=["area", "id"], partitionBy=["area"], bucket=2)
     sink.prepare_target(CHANGES)

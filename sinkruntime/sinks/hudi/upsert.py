@@ -64,7 +64,10 @@ class Merge:
         at = pc.index_in(old.column(_KEY), value_set=self.rows.column(_KEY).combine_chunks())
         new, mine = self.rows.column(self.ordering).combine_chunks().take(at), old.column(self.ordering)
         matched = pc.is_valid(at)
-        newer = pc.or_kleene(pc.is_null(mine), pc.fill_null(pc.greater_equal(new, mine), False))
+        at_least = pc.greater_equal(new, mine)
+        if pa.types.is_floating(new.type):  # NaN is the greatest number, as Spark and Hudi have it
+            at_least = pc.or_(at_least, pc.is_nan(new))
+        newer = pc.or_kleene(pc.is_null(mine), pc.fill_null(at_least, False))
         replaced = pc.and_(matched, newer)
         self.met.update(at.filter(matched).to_pylist())
         self.lost.update(at.filter(pc.and_not(matched, replaced)).to_pylist())

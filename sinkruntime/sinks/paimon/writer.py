@@ -28,7 +28,7 @@ from sinkruntime.sinks.paimon.statistics import Statistics
 from sinkruntime.sinks.paimon.table import Table, bucket_directory, marker_of
 from sinkruntime.storage.names import owner_digest
 from sinkruntime.tables import schemas
-from sinkruntime.tables.changes import Changes
+from sinkruntime.tables.changes import Changes, comparable
 
 #: What a task may hold unencoded.
 BUFFERED_BYTES_MAX = 128 * 1024**2
@@ -276,7 +276,7 @@ class KeyedWriter(PaimonWriter):
     def _last(self, rows: pa.Table) -> pa.Table:
         """The last change of each key, sorted by it."""
         by = [f"_by_{index}" for index in range(len(self._options.order_by))]
-        columns = [rows.column(name) for name in (*self._schema.key, *by, "_number")]
+        columns = comparable([rows.column(name) for name in (*self._schema.key, *by, "_number")])
         names = [str(index) for index in range(len(columns))]
         table = pa.Table.from_arrays(columns, names=names)
         # From the last to the first, and then turned round: nulls of `orderBy` are the oldest, as `Changes` has them.

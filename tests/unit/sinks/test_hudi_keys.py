@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from typing import Any
 
 import fastavro
@@ -17,6 +18,7 @@ from sinkruntime.sinks.hudi.metadata import parse_properties, properties
 from sinkruntime.sinks.hudi.options import Options
 from sinkruntime.sinks.hudi.schemas import avro, check_table
 from sinkruntime.sinks.hudi.timeline import next_instant, shifted
+from sinkruntime.sinks.hudi.upsert import Merge
 
 TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "text": pa.string(), "day": pa.date32(), "flag": pa.bool_()}
 ROWS = st.lists(
@@ -130,3 +132,13 @@ def test_properties_are_read_back() -> None:
     assert made["hoodie.table.keygenerator.type"] == "COMPLEX"
     assert made["hoodie.table.checksum"] == "2324160672"  # as Hudi 1.1.1 wrote it for a table of this name
     assert parse_properties(b"#x\n!y\na=b\\:c\\=d\n") == {"a": "b:c=d"}
+
+
+def test_nan_orders_above_every_number_and_above_nan_that_is_older() -> None:
+    """As Spark and Hudi compare doubles."""
+    old_values, new_values = (1.0, math.nan, math.nan, None), (math.nan, 1.0, math.nan, math.nan)
+    keys = [str(number) for number in range(len(old_values))]
+    old = pa.table({"_hoodie_record_key": keys, "at": pa.array(old_values, pa.float64())}).to_batches()[0]
+    merge = Merge(pa.table({"_hoodie_record_key": keys, "at": pa.array(new_values, pa.float64())}), "at", set(), set())
+    assert merge.keep(old).column(0).to_pylist() == ["1"]
+    assert (merge.met, merge.lost) == ({0, 1, 2, 3}, {1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,18 @@ def test_the_last_change_of_each_key_counts(rows: Any, ordered: bool) -> None:
 def test_keys_of_several_columns_are_told_apart() -> None:
     rows = [(1, 1, "a"), (1, 2, "a"), (1, 1, "b")]
     assert Changes(("id", "op"), ("at",)).last(table(rows)).column("at").to_pylist() == [2, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.none() | st.floats(allow_nan=True)), max_size=8))
+def test_nan_is_the_greatest_number_and_null_the_oldest_as_in_spark(rows: list[tuple[int, float | None]]) -> None:
+    expected: dict[int, tuple[Any, int]] = {}
+    for number, (key, at) in enumerate(rows):
+        rank = (-1, 0.0) if at is None else (1, 0.0) if math.isnan(at) else (0, at)
+        expected[key] = max(expected.get(key, ((-2, 0.0), -1)), (rank, number))
+    fields: dict[str, pa.DataType] = {"id": pa.int64(), "at": pa.float64(), "number": pa.int64()}
+    given_rows = [{"id": key, "at": at, "number": number} for number, (key, at) in enumerate(rows)]
+    kept = Changes(("id",), ("at",)).last(pa.Table.from_pylist(given_rows, schema=pa.schema(fields)))
+    assert kept.column("number").to_pylist() == sorted(number for _, number in expected.values())
 
 
 @pytest.mark.parametrize(
