@@ -55,7 +55,7 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> memoryview:
     for values, column in zip(batch.columns, columns, strict=True):
         try:
             pieces += _field(values, column.kind)
-        except (pa.ArrowInvalid, ValueError) as error:
+        except (pa.ArrowInvalid, ValueError, OverflowError) as error:
             message = f"column `{column.name}` ({column.declared}) cannot hold a value: {error}"
             raise TargetError("RowsRefused", message, path="options.table") from error
     arrays: list[Any] = []

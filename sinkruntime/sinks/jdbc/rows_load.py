@@ -43,6 +43,13 @@ class InsertLoad(Load):
         """What makes a value of a Python value that is not None; None: nothing has to."""
 
     def _values(self, array: Any, column: Column) -> list[Any]:
+        try:
+            return self._python_values(array, column)
+        except (ValueError, OverflowError) as error:  # a time beyond the year 9999, text that is not UTF-8
+            message = f"column `{column.name}` ({column.declared}) cannot hold a value: {error}"
+            raise TargetError("RowsRefused", message, path="options.table") from error
+
+    def _python_values(self, array: Any, column: Column) -> list[Any]:
         kind = array.type
         if pa.types.is_nested(kind):
             return list(json_texts(array).to_pylist())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pymysql
 import pytest
 
 from sinkruntime.errors import TargetError
-from sinkruntime.sinks.jdbc import mysql, postgresql, sqlite
-from sinkruntime.sinks.jdbc.database import AnswerLost, Passing
+from sinkruntime.sinks.jdbc import copy_binary, mysql, postgresql, sqlite
+from sinkruntime.sinks.jdbc.database import AnswerLost, Column, Passing
 
 
 @pytest.mark.parametrize(
@@ -75,3 +78,26 @@ def test_mysql_may_work_later(code: int, reason: str) -> None:
 @pytest.mark.parametrize("code", [2006, 2013])
 def test_mysql_may_have_done_it(code: int) -> None:
     assert isinstance(mysql.translated(pymysql.err.OperationalError(code, "x")), AnswerLost)
+
+
+_FAR = pa.array([0, 5_000_000], pa.int32()).cast(pa.date32())
+_LATE = pa.array([0, 700_000 * 10**12], pa.int64()).cast(pa.timestamp("us", "UTC"))
+_NO_TEXT = pa.array([b"a", b"\xff"]).view(pa.string())
+
+
+@pytest.mark.parametrize("values", [_FAR, _LATE, _NO_TEXT], ids=["date", "timestamp", "text"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_values_that_python_has_not_are_rows_refused(values: Any, nested: bool) -> None:
+    """Spark has them; with dead letters such a row goes there, and no task fails for it."""
+    if nested:
+        values = pa.StructArray.from_arrays([values], names=["a"])
+    batch = pa.RecordBatch.from_arrays([values], names=["c"])
+    with closing(sqlite3.connect(":memory:")) as connection:
+        load = sqlite.begin_insert(sqlite.SQLiteSession(connection), "t", [Column("c", "TEXT", "TEXT", True, True)])
+        with pytest.raises(TargetError, match=r"column `c` \(TEXT\) cannot hold a value") as refused:
+            load.write(batch)
+    assert refused.value.reason == "RowsRefused"
+    if nested:
+        with pytest.raises(TargetError, match=r"column `c` \(jsonb\) cannot hold a value") as refused:
+            list(copy_binary.encode(batch, [Column("c", "jsonb", "jsonb", True, True)]))
+        assert refused.value.reason == "RowsRefused"
