@@ -80,10 +80,24 @@ class Template:
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
         """(table, "", its rows in their order), or ("", what is wrong, rows that no table can take)."""
-        for values, numbers in groups(batch, self.fields):
+        try:
+            found = list(groups(batch, self.fields))
+        except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date beyond the year 9999
+            yield from self._split_unreadable(batch, error)
+            return
+        for values, numbers in found:
             rows = batch if len(numbers) == batch.num_rows else batch.take(numbers)
             try:
                 made, problem = self.name(values), ""
             except ValueError as error:
                 made, problem = "", str(error)
             yield made, problem, rows
+
+    def _split_unreadable(self, batch: pa.RecordBatch, error: Exception) -> Iterator[tuple[str, str, pa.RecordBatch]]:
+        """As `split`, halved until the rows that have no such values are alone."""
+        if batch.num_rows == 1:
+            yield "", f"column {', '.join(f'`{field}`' for field in self.fields)}: {error}", batch
+            return
+        half = batch.num_rows // 2
+        yield from self.split(batch.slice(0, half))
+        yield from self.split(batch.slice(half))

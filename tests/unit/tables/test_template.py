@@ -49,6 +49,21 @@ def test_split_loses_no_row_and_keeps_the_order_within_a_table(rows: list[tuple[
     assert len(names) == len(set(names))
 
 
+def test_rows_whose_values_cannot_be_read_are_told_apart_from_the_others() -> None:
+    """Spark's strings may be no UTF-8, and its dates go beyond Python's."""
+    texts = pa.array([b"a", b"\xff", b"b", b"b", b"c"]).view(pa.string())
+    days = pa.array([0, 0, 5_000_000, 0, 0], pa.int32()).cast(pa.date32())
+    batch = pa.RecordBatch.from_arrays([texts, days, pa.array(range(5))], names=["a", "day", "n"])
+    parts = Template.parse("t_${a}_${day}").split(batch)
+    found = [(name, problem, rows.column("n").to_pylist()) for name, problem, rows in parts]
+    assert [(name, rows) for name, _, rows in found if name] == [
+        ("t_a_1970-01-01", [0]), ("t_b_1970-01-01", [3]), ("t_c_1970-01-01", [4])
+    ]  # fmt: skip
+    assert [rows for name, _, rows in found if not name] == [[1], [2]]
+    problems = [problem for _, problem, _ in found if problem]
+    assert ["can't decode byte 0xff" in problems[0], "out of range" in problems[1]] == [True, True]
+
+
 @pytest.mark.parametrize("text", ["t", "t_${}", "t_${a", "${a}_${", "${a${b}}"])
 def test_half_written_fields_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
