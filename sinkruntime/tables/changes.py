@@ -52,6 +52,19 @@ class Condition:
         values: list[Any] = list(self.values)
         return pa.array(values).cast(kind)
 
+    def check(self, kind: pa.DataType) -> None:
+        """Raises `TargetError` unless a column of this type can have the values."""
+        message = f"`{self.column}` is {kind}, and cannot be {', '.join(map(repr, self.values))}"
+        problem = TargetError("SchemaMismatch", message, path="options.deleteWhen")
+        # Arrow would make the text `true` of a boolean: the name of a text column alone would never delete.
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if is_text and any(isinstance(value, bool) for value in self.values):
+            raise problem
+        try:
+            self.of_type(kind)
+        except pa.ArrowException as error:
+            raise problem from error
+
 
 def _value(written: str) -> str | int | bool:
     if written.startswith("'"):
@@ -82,17 +95,8 @@ class Changes:
             if pa.types.is_nested(kind) or (option == "key" and pa.types.is_floating(kind)):
                 message = f"`{name}` is {kind}, which does not compare; expected a plain type"
                 raise TargetError("SchemaMismatch", message, path=f"options.{option}")
-        self._check_values(rows)
-
-    def _check_values(self, rows: pa.Schema) -> None:
-        if self.delete_when is None:
-            return
-        column, values = self.delete_when.column, self.delete_when.values
-        try:
-            self.delete_when.of_type(rows.field(column).type)
-        except pa.ArrowException as error:
-            message = f"`{column}` is {rows.field(column).type}, and cannot be {', '.join(map(repr, values))}"
-            raise TargetError("SchemaMismatch", message, path="options.deleteWhen") from error
+        if self.delete_when is not None:
+            self.delete_when.check(rows.field(self.delete_when.column).type)
 
     def check_keys(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Raises `TargetError` (`NullInKey`) where a row has no value in a column of the key."""

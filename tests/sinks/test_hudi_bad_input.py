@@ -65,6 +65,16 @@ def test_options_that_contradict_themselves_are_refused(given: dict[str, Any], s
         ({"id": pa.int64()}, UPSERT, "options.orderingField: .*no column `name`"),
         ({"id": pa.int64(), "name": pa.list_(pa.int64())}, UPSERT, "`name` is list.*, which does not compare"),
         ({"id": pa.int64(), "name": pa.string()}, {**UPSERT, "deleteWhen": "gone"}, "there is no column `gone`"),
+        (
+            {"id": pa.int64(), "name": pa.string()},
+            {**UPSERT, "deleteWhen": "name"},
+            "`name` is string, and cannot be True",
+        ),
+        (
+            {"id": pa.int64(), "name": pa.int32()},
+            {**UPSERT, "deleteWhen": "name = 'D'"},
+            "`name` is int32, and cannot be .D.",
+        ),
     ],
 )
 def test_rows_that_hudi_cannot_hold_are_refused(

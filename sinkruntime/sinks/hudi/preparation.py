@@ -60,10 +60,11 @@ def prepare(table: Table, options: Options, rows: pa.Schema) -> None:
     """Check the rows, make or check the table. Raises `TargetError`, `SchemaMismatch` among them."""
     keys = {"recordKey": options.record_key, "partitionBy": options.partition_by}
     check_rows(rows, keys, options.ordering_field)
-    if options.condition is not None and options.condition.column not in rows.names:
-        raise TargetError(
-            "SchemaMismatch", f"there is no column `{options.condition.column}`", path="options.deleteWhen"
-        )
+    if (condition := options.condition) is not None:
+        if condition.column not in rows.names:
+            message = f"there is no column `{condition.column}`"
+            raise TargetError("SchemaMismatch", message, path="options.deleteWhen")
+        condition.check(rows.field(condition.column).type)
     document = table.read(PROPERTIES)
     if document is None and not table.add(PROPERTIES, metadata.properties(options)):
         document = table.read(PROPERTIES)

@@ -87,6 +87,7 @@ def test_rows_delete_where_the_condition_holds_and_never_for_null() -> None:
         (Changes(("id",), ("no",)), "options.orderBy", "no column `no`"),
         (Changes(("id",), (), Condition("no", ("D",))), "options.deleteWhen", "no column `no`"),
         (Changes(("id",), (), Condition("id", ("D",))), "options.deleteWhen", "`id` is int64, and cannot be 'D'"),
+        (Changes(("id",), (), Condition.parse("op")), "options.deleteWhen", "`op` is string, and cannot be True"),
     ],
 )
 def test_columns_that_are_not_there_are_refused_by_name(changes: Changes, where: str, message: str) -> None:
