@@ -12,7 +12,7 @@ from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import TargetError
 from tests.sinks import harness
 from tests.sinks.harness import Staged, commit
-from tests.sinks.jdbc_places import Place, make
+from tests.sinks.jdbc_places import Place, PostgreSQLPlace, make
 
 _FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string(), "op": pa.string()}
 SCHEMA = pa.schema(_FIELDS)
@@ -78,3 +78,33 @@ def test_a_null_in_the_key_and_a_table_without_one_are_refused(place: Place) -> 
     writer.abort_prepare()
     writer.close()
     assert place.staged() == set()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "keys",
+    ["CONSTRAINT k PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED", "CONSTRAINT k UNIQUE (id) DEFERRABLE"],
+    ids=["primary", "unique"],
+)
+def test_a_key_that_postgresql_checks_late_is_refused_at_the_start(
+    postgresql_place: PostgreSQLPlace, keys: str
+) -> None:
+    """`ON CONFLICT` takes no such key: each checkpoint would be held, after its decision."""
+    sink = make(postgresql_place, write="upsert", key=["id"])
+    postgresql_place.query(f"DROP TABLE ~.t; CREATE TABLE ~.t (id bigint, name text, {keys})")
+    with pytest.raises(TargetError, match="KeyNotUnique"):
+        sink.prepare_target(harness.SCHEMA)
+
+
+@pytest.mark.integration
+def test_columns_that_a_postgresql_index_only_includes_are_no_part_of_the_key(
+    postgresql_place: PostgreSQLPlace,
+) -> None:
+    postgresql_place.query("DROP TABLE ~.t; CREATE TABLE ~.t (id bigint, name text)")
+    postgresql_place.query("CREATE UNIQUE INDEX ON ~.t (id) INCLUDE (name)")
+    with pytest.raises(TargetError, match="KeyNotUnique"):
+        make(postgresql_place, write="upsert", key=["id", "name"]).prepare_target(harness.SCHEMA)
+    sink = make(postgresql_place, write="upsert", key=["id"])
+    sink.prepare_target(harness.SCHEMA)
+    assert commit(sink, harness.stage(sink, 1, [(1, "a")]), 0).answers() == {Answer.COMMITTED}
+    assert postgresql_place.query("SELECT id, name FROM ~.t") == [(1, "a")]

@@ -167,8 +167,8 @@ class PostgreSQL(Database):
     def unique_keys(self, session: Session, schema: str, table: str) -> list[frozenset[str]]:
         rows = session.run(
             "SELECT i.indexrelid, a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
-            "AND a.attnum = ANY(i.indkey) WHERE i.indrelid = to_regclass(?) AND i.indisunique AND i.indisvalid "
-            "AND i.indpred IS NULL AND i.indexprs IS NULL",
+            "AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE i.indrelid = to_regclass(?) AND "
+            "i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL",
             self.dialect.qualified(schema, table),
         )
         found: dict[int, set[str]] = {}
