@@ -63,6 +63,7 @@ class Column:
     declared: str
     nullable: bool = True
     optional: bool = True  # a row may leave it out: it takes null, or has a value of its own
+    made: str = ""  # its values are made by the database: "always", or "identity", of which a COPY may bring some
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,15 +146,17 @@ class MySQL(Database):
     def columns(self, session: Session, schema: str, table: str) -> list[Column] | None:
         rows = session.run(
             "SELECT column_name, data_type, column_type, is_nullable, column_default IS NOT NULL OR extra <> '', "
-            f"character_set_name, collation_name FROM information_schema.columns WHERE {_HERE} "
+            "COALESCE(generation_expression, '') <> '', character_set_name, collation_name "
+            f"FROM information_schema.columns WHERE {_HERE} "
             "ORDER BY ordinal_position",
             schema,
             table,
         )
         found = []
-        for name, kind, declared, nullable, valued, charset, collation in rows:
+        for name, kind, declared, nullable, valued, made, charset, collation in rows:
             text = f"{declared} CHARACTER SET {charset} COLLATE {collation}" if charset else declared
-            found.append(Column(name, kind.lower(), text, nullable == "YES", nullable == "YES" or bool(valued)))
+            optional = nullable == "YES" or bool(valued)
+            found.append(Column(name, kind.lower(), text, nullable == "YES", optional, "always" if made else ""))
         return found or None
 
     def tables(self, session: Session, schema: str, prefix: str) -> list[str]:

@@ -139,7 +139,8 @@ class PostgreSQL(Database):
     def columns(self, session: Session, schema: str, table: str) -> list[Column] | None:
         rows = session.run(
             "SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, "
-            "NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '' "
+            "NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '', "
+            "CASE WHEN a.attgenerated <> '' THEN 'always' WHEN a.attidentity = 'a' THEN 'identity' ELSE '' END "
             "FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
             "WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
             self.dialect.qualified(schema, table),

@@ -14,7 +14,7 @@ from sinkruntime.sinks.jdbc.changes import changes_of, written_columns
 from sinkruntime.sinks.jdbc.database import Column, Database, Session, split_table
 from sinkruntime.sinks.jdbc.evidence import Evidence
 from sinkruntime.sinks.jdbc.names import EVIDENCE, WRITERS
-from sinkruntime.sinks.jdbc.options import DataSaveMode, Options, SchemaSaveMode, Write
+from sinkruntime.sinks.jdbc.options import DataSaveMode, Mode, Options, SchemaSaveMode, Write
 
 _WAYS = {SchemaSaveMode.CREATE_WHEN_NOT_EXISTS, SchemaSaveMode.RECREATE}
 
@@ -91,6 +91,8 @@ def check_columns(found: list[Column], database: Database, options: Options, row
             raise _mismatch(f"column `{name}`: the target has no such column, it would get {kind}")
         if not database.accepts(kind, column):
             raise _mismatch(f"column `{name}`: the target has {column.declared}, it would get {kind}")
+        if column.made == "always" or (column.made and options.mode is Mode.STAGING):  # staged rows are INSERTed
+            raise _mismatch(f"column `{name}`: the database makes its values itself; leave it out by `select`")
     for column in found:
         if column.name not in names and not column.optional:
             raise _mismatch(
