@@ -12,7 +12,7 @@ from sinkruntime.api import Answer, Lineage
 from sinkruntime.errors import TargetError
 from tests.sinks import harness
 from tests.sinks.harness import Staged, commit
-from tests.sinks.jdbc_places import Place, PostgreSQLPlace, make
+from tests.sinks.jdbc_places import Place, PostgreSQLPlace, SQLitePlace, make
 
 _FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string(), "op": pa.string()}
 SCHEMA = pa.schema(_FIELDS)
@@ -138,3 +138,15 @@ def test_columns_that_the_database_makes_itself_are_refused_at_the_start(
     sink.prepare_target(harness.SCHEMA)
     assert commit(sink, harness.stage(sink, 1, [(7, "a")]), 0).answers() == {Answer.COMMITTED}
     assert place.query("SELECT id, name FROM ~.t") == [(7, "a")]
+
+
+def test_sqlite_has_one_table_however_its_name_is_written(sqlite_place: SQLitePlace) -> None:
+    sqlite_place.query("DROP TABLE ~.t")
+    sqlite_place.query("CREATE TABLE ~.T (id integer, name text)")
+    sink = make(sqlite_place)
+    sink.prepare_target(harness.SCHEMA)
+    known = sink.evidence().target
+    sink.prepare_target(harness.SCHEMA)
+    assert known == sink.evidence().target != ""
+    assert commit(sink, harness.stage(sink, 1, [(1, "a")]), 0).answers() == {Answer.COMMITTED}
+    assert sqlite_place.query("SELECT id, name FROM ~.t") == [(1, "a")]

@@ -87,7 +87,7 @@ class SQLite(Database):
         return [row[0] for row in session.run(sql, prefix)]
 
     def identity(self, session: Session, schema: str, table: str) -> str:
-        mine = f"type = 'index' AND tbl_name = ? AND substr(name, 1, {len(_MARK)}) = ?"
+        mine = f"type = 'index' AND tbl_name = ? COLLATE NOCASE AND substr(name, 1, {len(_MARK)}) = ?"
         rows = session.run(f"SELECT name FROM sqlite_master WHERE {mine}", table, _MARK)
         return rows[0][0].removeprefix(_MARK) if rows else ""
 
@@ -107,7 +107,8 @@ class SQLite(Database):
 
     def checks(self, session: Session, schema: str, table: str) -> list[Rule]:
         """SQLite lists none; they stand in the table's SQL."""
-        ((text,),) = session.run("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", table)
+        sql = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
+        ((text,),) = session.run(sql, table)
         return [Rule("a CHECK")] if _CHECK.search(text) else []
 
     def late_rules(self, session: Session, schema: str, table: str, *, deletes: bool) -> list[Rule]:
