@@ -114,11 +114,7 @@ class _Worker:
 
     def _open(self, arguments: Mapping[str, Any]) -> Json:
         """Everything that a person wrote is read here, and so cannot harm the operator."""
-        self._secrets = Secrets(
-            {f"{kind}/{name}/{key}": value for kind in ("secrets", "configMaps")
-             for name, keys in arguments[kind].items() for key, value in keys.items()
-             if kind == "secrets" and len(value) >= SECRET_CHARS_MIN}
-        )  # fmt: skip
+        self._secrets = hidden_of(arguments["secrets"])
         self._guard.obey(Egress.parse(arguments["egress"]["allow"], arguments["egress"]["closed"]))
         self._take_identity(arguments["identity"])
         if "storages" in arguments:
@@ -180,3 +176,11 @@ class _Worker:
 
 #: As the command line's: shorter values are no secrets, and hiding them would garble every text.
 SECRET_CHARS_MIN = 6
+
+
+def hidden_of(secrets: Mapping[str, Mapping[str, str]]) -> Secrets:
+    """What is hidden of these Secrets: values as options have them, without the line end that a file brings along, and
+    each line of those that have several, for output is told line by line."""
+    whole = [value.removesuffix("\n") for keys in secrets.values() for value in keys.values()]
+    texts = {text for value in whole for text in (value, *map(str.strip, value.splitlines()))}
+    return Secrets({str(at): text for at, text in enumerate(sorted(texts)) if len(text) >= SECRET_CHARS_MIN})

@@ -182,7 +182,27 @@ def test_a_sink_that_is_not_in_the_revision_is_no_use_to_try_again(stage: Stage,
     stage.play(tmp_path, act)
 
 
+@pytest.mark.parametrize("end", ["", "\n"], ids=["as it is", "with the line end of a file"])
 def test_secrets_are_hidden_in_answers_and_in_what_the_worker_prints(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def act(place: Place) -> None:
+        manifest = spec(place.folder)
+        manifest["sinks"][0]["optionsFrom"] = [{"secretRef": {"name": "login"}}]
+        (place.folder / "password").write_text("another one")
+        worker = await place.open(opening(manifest, secrets={"login": {"password": f"open sesame{end}"}}), job="shy")
+        (answer,) = await commit(worker)
+        assert (answer["answer"], answer["message"]) == ("retry_later", "*** is not the password")
+        await until(lambda: "client: password ***" in caplog.text)
+
+    stage.play(tmp_path, act)
+    assert "job team/shy, sink a: the password *** was turned down" in caplog.text
+    assert "open sesame" not in caplog.text
+
+
+def test_a_secret_of_several_lines_is_hidden_line_by_line(
     stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -191,13 +211,11 @@ def test_secrets_are_hidden_in_answers_and_in_what_the_worker_prints(
         manifest = spec(place.folder)
         manifest["sinks"][0]["optionsFrom"] = [{"secretRef": {"name": "login"}}]
         (place.folder / "password").write_text("another one")
-        worker = await place.open(opening(manifest, secrets={"login": {"password": "open sesame"}}), job="shy")
-        (answer,) = await commit(worker)
-        assert (answer["answer"], answer["message"]) == ("retry_later", "*** is not the password")
-        await until(lambda: "client: password ***" in caplog.text)
+        key = "-----BEGIN KEY-----\r\nopen sesame\r\n-----END KEY-----\n"
+        await commit(await place.open(opening(manifest, secrets={"login": {"password": key}}), job="shy"))
+        await until(lambda: "was turned down" in caplog.text)
 
     stage.play(tmp_path, act)
-    assert "job team/shy, sink a: the password *** was turned down" in caplog.text
     assert "open sesame" not in caplog.text
 
 
