@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ def serve(connection: socket.socket, folder: Path) -> int:
     """Answer calls until the operator closes the socket; returns the exit code."""
     threading.stack_size(STACK_BYTES)
     os.environ.update(HOME=str(folder), TMPDIR=str(folder))
+    tempfile.tempdir = str(folder)  # the parent has looked it up before, and it is looked up once
     os.chdir(folder)
     return _Worker(connection, folder).run()
 

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +107,10 @@ def _pry(folder: Path) -> None:
     (folder / "pried.json").write_text(json.dumps(found))
 
 
+def _litter(folder: Path) -> None:
+    (folder / "litter").write_text(tempfile.mkstemp("of a library")[1])
+
+
 BEHAVIOURS: dict[str, Callable[[Path], None]] = {
     "hang": _hang,
     "crash": _crash,
@@ -116,6 +121,7 @@ BEHAVIOURS: dict[str, Callable[[Path], None]] = {
     "open token": _open_token,
     "reach out": _reach_out,
     "pry": _pry,
+    "litter": _litter,
 }
 
 

@@ -345,6 +345,22 @@ def test_a_worker_is_a_group_of_its_own_behind_the_operator_and_leaves_nothing_b
     stage.play(tmp_path, act)
 
 
+def test_temporary_files_of_a_library_go_with_the_worker_also_if_it_is_killed(stage: Stage, tmp_path: Path) -> None:
+    async def act(place: Place) -> None:
+        place.behave("commit", "litter")
+        worker = await place.open()
+        await commit(worker)
+        left = Path((place.folder / "litter").read_text())
+        try:
+            assert left.parent == Path(os.readlink(f"/proc/{process_of(place)}/cwd"))
+            worker.kill("for this test")
+            await until(lambda: not left.exists())
+        finally:
+            left.unlink(missing_ok=True)
+
+    stage.play(tmp_path, act)
+
+
 def test_the_clean_parent_has_one_thread(stage: Stage, tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         await place.open()
