@@ -14,7 +14,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from sinkoperator.commits.egress import Egress, literal, refusal
 from sinkruntime.errors import ConfigurationError
@@ -26,8 +26,13 @@ NAMES_MAX = 10_000
 #: Where Kubernetes and clouds put this pod's own tokens: none of them is a job's.
 OWN_TOKENS = ("/var/run/secrets/", "/run/secrets/")
 
+#: In the query of a database's URL.
+HOST_PARAMETERS = frozenset({"host", "hostaddr"})
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
+#: Options that hold hosts, perhaps without a port: `s3.endpoint`, `bootstrapServers`, `metadata.broker.list`.
+_HOSTS_OPTION = re.compile(r"(endpoint|hosts?|servers?|broker\.list)(\[\d+\])?$", re.IGNORECASE)
 
 
 class Guard:
@@ -95,7 +100,7 @@ class Guard:
             return self._egress.why_not(address, port, [host, *self._names.get(str(address), [])])
         try:
             found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)}
-        except OSError:
+        except (OSError, UnicodeError):  # the second: it cannot be any host's name
             found = set()
         whys = (self._egress.why_not(known, port, [host]) for known in map(literal, sorted(found)) if known)
         return next((why for why in whys if why), "")
@@ -119,13 +124,33 @@ def hosts_in(value: Any, path: str = "options") -> Iterator[tuple[str, str, int]
         for index, inner in enumerate(value):
             yield from hosts_in(inner, f"{path}[{index}]")
     elif isinstance(value, str):
-        for part in re.split(r"[\s,;]+", value):
-            host, port = _host_of(part)
+        named = _HOSTS_OPTION.search(path) is not None
+        parts = (_host_of(part, named) for part in re.split(r"[\s,;]+", value))
+        for host, port in dict.fromkeys((*_hosts_of_url(value), *parts)):
             if host:
                 yield path, host, port
 
 
-def _host_of(text: str) -> tuple[str, int]:
+def _hosts_of_url(text: str) -> Iterator[tuple[str, int]]:
+    """Of a text that is one URL, as clients read it: what parts a list may stand in a password, and there may be
+    several hosts, also behind the `?`."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return  # the sink says that it is no URL
+    if parts.scheme.lower() in NOT_HOSTS or not _URL.match(text.lstrip()):
+        return
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if parts.path.startswith("//"):
+        hosts.pop()  # of a list of URLs: the scheme of the next one
+    hosts += [each for name, value in parse_qsl(parts.query) if name in HOST_PARAMETERS for each in value.split(",")]
+    for host in hosts:
+        found = _HOST_AND_PORT.fullmatch(host)
+        yield (found[1].strip("[]"), int(found[2])) if found else (host.strip("[]").rstrip(":"), 0)
+
+
+def _host_of(text: str, named: bool) -> tuple[str, int]:
+    """The host in one part of a list; `named`: the option's name says that it holds hosts."""
     if _URL.match(text):
         try:
             parts = urlsplit(text)
@@ -134,8 +159,11 @@ def _host_of(text: str) -> tuple[str, int]:
         except ValueError:
             return "", 0  # the sink says that it is no URL
         return "", 0
+    text = text.partition("/")[0] if named else text
     found = _HOST_AND_PORT.fullmatch(text)
-    return (found[1].strip("[]"), int(found[2])) if found else ("", 0)
+    if found is None:
+        return (text.strip("[]"), 0) if named else ("", 0)
+    return found[1].strip("[]"), int(found[2])
 
 
 def _own_token(path: Any) -> bool:

@@ -86,6 +86,8 @@ def test_hosts_are_found_in_options_wherever_they_stand() -> None:
         "path": "s3a://bucket/prefix",
         "interval": "10:30",
         "table": "schema.table",
+        "topic": "orders",
+        "uris": "https://one.example.org,https://two.example.org",
         "storage": {"endpoint": "http://169.254.169.254"},
         "abfss": "abfss://container@account.dfs.example.org/x",
     }
@@ -96,9 +98,31 @@ def test_hosts_are_found_in_options_wherever_they_stand() -> None:
         ("options.bootstrapServers", "two", 9093),
         ("options.hosts[0]", "search.example.org", 0),
         ("options.interval", "10", 30),
+        ("options.uris", "one.example.org", 0),
+        ("options.uris", "two.example.org", 0),
         ("options.storage.endpoint", "169.254.169.254", 0),
         ("options.abfss", "account.dfs.example.org", 0),
     }
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("url", "postgresql://user:word@allowed,169.254.169.254:80/x"),
+        ("url", "postgresql://user:wo,rd@169.254.169.254:80/x"),
+        ("url", "postgresql://user:wo;rd@169.254.169.254:80/x"),
+        ("url", "postgresql://user:wo rd@169.254.169.254:80/x"),
+        ("url", "postgresql://user@169.254.\n169.254:80/x"),
+        ("uri", "postgresql+psycopg://user:word@/x?host=allowed,169.254.169.254"),
+        ("bootstrapServers", "allowed:9092, 169.254.169.254"),
+        ("endpoint", "169.254.169.254"),
+        ("s3.endpoint", "metadata.example.org"),
+        ("endpoint", "metadata.example.org/path"),
+    ],
+)
+def test_a_host_that_a_client_finds_in_an_option_is_found_here(option: str, text: str) -> None:
+    found = {host for _, host, _ in hosts_in({option: text})}
+    assert found & {"169.254.169.254", "metadata.example.org"}
 
 
 def test_an_address_is_open_by_the_name_under_which_it_was_found() -> None:
@@ -113,3 +137,9 @@ def test_an_address_is_open_by_the_name_under_which_it_was_found() -> None:
     with pytest.raises(ConfigurationError, match=r"9\.9\.9\.9:443 may not be reached") as caught:
         guard.check_options({"catalog": {"uri": "https://9.9.9.9:443/v1"}})
     assert (caught.value.reason, caught.value.path) == ("EgressRefused", "options.catalog.uri")
+
+
+def test_a_name_that_no_host_can_have_is_left_to_the_client() -> None:
+    guard = Guard()
+    guard.obey(Egress.parse(["*.example.org"]))
+    guard.check_options({"url": "http://a..b/"})
