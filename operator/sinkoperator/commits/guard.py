@@ -167,7 +167,7 @@ def _host_of(text: str, named: bool) -> tuple[str, int]:
 
 
 def _own_token(path: Any) -> bool:
-    return os.path.normpath(os.fsdecode(path)).startswith(OWN_TOKENS)
+    return os.path.realpath(os.fsdecode(path)).startswith(OWN_TOKENS)
 
 
 def _name(host: Any) -> str:

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from sinkoperator.commits.egress import Egress, Rule
-from sinkoperator.commits.guard import Guard, hosts_in
+from sinkoperator.commits.guard import Guard, _own_token, hosts_in
 from sinkruntime.errors import ConfigurationError
 
 
@@ -143,3 +143,11 @@ def test_a_name_that_no_host_can_have_is_left_to_the_client() -> None:
     guard = Guard()
     guard.obey(Egress.parse(["*.example.org"]))
     guard.check_options({"url": "http://a..b/"})
+
+
+@pytest.mark.parametrize("path", ["{}", "/{}", "/proc/self/root{}", "{up}{}", "/run/../{}"])
+def test_the_operators_own_tokens_are_known_by_every_path(path: str) -> None:
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert _own_token(path.format(token, up="/".join([".."] * 30)))
+    assert not _own_token("/etc/ssl/cert.pem")
+    assert not _own_token(b"token")
