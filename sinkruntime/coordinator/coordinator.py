@@ -25,7 +25,7 @@ from sinkruntime.coordinator.settings import CommitSettings, Metrics
 from sinkruntime.coordinator.wishes import Wishes, overrule, release
 from sinkruntime.crashpoints import reached
 from sinkruntime.environment import Environment
-from sinkruntime.errors import Fenced, LedgerError, SinkjobError
+from sinkruntime.errors import Fenced, SinkjobError
 from sinkruntime.ledger.change import change, read
 from sinkruntime.ledger.store import LedgerStore, Stored
 from sinkruntime.protocol.events import (
@@ -300,7 +300,7 @@ class Coordinator:
     async def _remove_payloads(self, ledger: Ledger, number: int) -> None:
         try:
             await housekeeping.remove_payloads(self._services.store, ledger, number)
-        except LedgerError as error:
+        except SinkjobError as error:  # of the storage that they lie in, too: commits go on without it
             log.warning("payloads of checkpoint %d are removed later: %s", number, error.message)
             self._back_off(Lane("payloads"))
             return

@@ -9,7 +9,7 @@ import pytest
 
 from sinkruntime.api import Answer, CommitRequest
 from sinkruntime.coordinator.settings import CommitSettings
-from sinkruntime.errors import LedgerUnavailable
+from sinkruntime.errors import ConfigurationError, LedgerUnavailable
 from sinkruntime.ledger.memory import MemoryLedgerStore
 from sinkruntime.ledger.store import ObjectName
 from sinkruntime.protocol.events import RaiseEpoch
@@ -240,3 +240,25 @@ def test_an_updated_payload_that_is_not_yet_on_record_is_no_orphan(monkeypatch: 
             assert "1-updated" not in world.store.objects
 
     play(scene)
+
+
+class Locked(MemoryLedgerStore):
+    """Payload objects cannot be removed: whoever holds their storage says that a Secret is missing."""
+
+    async def remove_object(self, name: ObjectName) -> None:
+        raise ConfigurationError("SecretNotFound", "there is no Secret `keys`")
+
+
+def test_payloads_that_cannot_be_removed_end_no_tenure() -> None:
+    async def scene(world: World) -> None:
+        await world.begin()
+        async with world.working():
+            await world.decide(1, large=True)
+            await world.until(lambda ledger: ledger.records[0].state is CheckpointState.SETTLED)
+            await asyncio.sleep(0.05)
+            await world.decide(2)
+            await world.until(lambda ledger: ledger.sinks["a"].committed == 2)
+
+    world = play(scene, store=Locked())
+    assert world.target.visible == {("a", 1, 0), ("a", 2, 0)}
+    assert len(world.store.objects) == 1
