@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkoperator.commits.frames import Json
@@ -22,7 +22,7 @@ from sinkoperator.manifests import read
 from sinkoperator.world import Key, World
 from sinkruntime.coordinator.runner import NotStarted, OutOfTime
 from sinkruntime.errors import ConfigurationError, LedgerCorrupt, LedgerUnavailable, SinkjobError
-from sinkruntime.kube import CONFIG_MAP, SECRET, Api, Object
+from sinkruntime.kube import CONFIG_MAP, SECRET, Api, Kind, Object
 from sinkruntime.ledger.spill import FILE_SECONDS, Spill
 from sinkruntime.spec.models import API_VERSION, KIND
 from sinkruntime.spec.source import Checkpoint, OptionsFrom
@@ -112,21 +112,35 @@ class JobSpill(Spill):
         options: dict[str, str] = {}
         for entry in entries:
             if entry.secret_ref is not None:
-                found = await self._api.get(SECRET, self._key[0], entry.secret_ref.name)
-                secrets[entry.secret_ref.name] = _decoded(found, entry.secret_ref.name)
-                options |= secrets[entry.secret_ref.name]
+                name = entry.secret_ref.name
+                found = _there(await self._api.get(SECRET, self._key[0], name), SECRET, name)
+                secrets[name] = _as_mounted(_decoded(found, name))
+                options |= secrets[name]
             elif entry.config_map_ref is not None:
-                config = await self._api.get(CONFIG_MAP, self._key[0], entry.config_map_ref.name)
-                options |= (config or {}).get("data") or {}
+                name = entry.config_map_ref.name
+                found = _there(await self._api.get(CONFIG_MAP, self._key[0], name), CONFIG_MAP, name)
+                options |= _as_mounted(found.get("data") or {})
         return options
 
 
-def _decoded(secret: Object | None, name: str) -> dict[str, str]:
-    if secret is None:
+def _there(found: Object | None, kind: Kind, name: str) -> Object:
+    """Without it the storage would be looked for in another place, and what lies there be taken for lost."""
+    if found is None:
         advice = "create it; what is decided waits, and is committed then"
-        raise ConfigurationError("SecretNotFound", f"there is no Secret `{name}`", path=LOCATION, advice=advice)
+        raise ConfigurationError(
+            f"{kind.name}NotFound", f"there is no {kind.name} `{name}`", path=LOCATION, advice=advice
+        )
+    return found
+
+
+def _decoded(secret: Object, name: str) -> dict[str, str]:
     try:
         return {key: base64.b64decode(text).decode() for key, text in (secret.get("data") or {}).items()}
     except (binascii.Error, UnicodeDecodeError):
         # From None: the error would hold the value.
         raise ConfigurationError("SecretUnreadable", f"Secret `{name}` holds what is not text", path=LOCATION) from None
+
+
+def _as_mounted(values: Mapping[str, str]) -> dict[str, str]:
+    """As the driver reads them from files (`options_from`)."""
+    return {key: value.removeprefix("\ufeff").removesuffix("\n") for key, value in values.items()}

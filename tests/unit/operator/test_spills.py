@@ -11,10 +11,12 @@ from typing import Any, cast
 import pytest
 
 from sinkoperator.commits.egress import Egress
+from sinkoperator.commits.frames import Json
 from sinkoperator.commits.nursery import Nursery
+from sinkoperator.commits.settings import WorkerSettings
 from sinkoperator.spills import JobSpill
 from sinkoperator.world import World
-from sinkruntime.errors import LedgerCorrupt, LedgerUnavailable
+from sinkruntime.errors import ConfigurationError, LedgerCorrupt, LedgerUnavailable
 from sinkruntime.kube import Api
 from sinkruntime.ledger.spill_files import FILE_BYTES_MAX
 from tests.unit.operator.commit_jobs import KEY, Cluster
@@ -59,6 +61,32 @@ def play(stage: Stage, tmp_path: Path, answer: Answer, act: Callable[[JobSpill],
         server.close()
 
     stage.run(run)
+
+
+def storages_of(cluster: Cluster, *options_from: Json) -> list[Json]:
+    """What a worker is given."""
+    storage = {"location": "s3a://bucket/checkpoint", "optionsFrom": list(options_from)}
+    world: Any = SimpleNamespace(
+        job=lambda key: {"spec": raw_of(checkpoint=storage)}, revisions=SimpleNamespace(of=lambda key: [])
+    )
+    pool: Any = SimpleNamespace(settings=WorkerSettings())
+    found: list[Json] = asyncio.run(JobSpill(cast("Api", cluster), world, KEY, pool)._opening())["storages"]
+    return found
+
+
+def test_options_are_what_the_driver_reads_from_its_mounted_files() -> None:
+    cluster = Cluster()
+    cluster.secret("keys", **{"fs.s3a.secret.key": "\ufeffa-secret\n"})
+    cluster.put("ConfigMap", "plain", {"data": {"fs.s3a.endpoint": "http://store:9000\n"}})
+    (storage,) = storages_of(cluster, {"secretRef": {"name": "keys"}}, {"configMapRef": {"name": "plain"}})
+    assert storage["options"] == {"fs.s3a.secret.key": "a-secret", "fs.s3a.endpoint": "http://store:9000"}
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("secretRef", "SecretNotFound"), ("configMapRef", "ConfigMapNotFound")])
+def test_an_object_that_is_missing_has_a_reason_of_its_own(kind: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storages_of(Cluster(), {kind: {"name": "keys"}})
+    assert caught.value.reason == reason
 
 
 def test_a_storage_that_never_answers_is_given_up(stage: Stage, tmp_path: Path) -> None:
