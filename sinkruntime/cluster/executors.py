@@ -72,6 +72,7 @@ class ExecutorWatch:
             await asyncio.sleep(LOOK_SECONDS)
             if await asyncio.to_thread(self._served):
                 since, told = self._clock.monotonic(), None
+                self._cluster.pods.well()
                 continue
             waited = self._clock.monotonic() - since
             if waited < min(QUICK_SECONDS, self._bound_seconds):

@@ -81,6 +81,7 @@ class JobPods:
         self._watch = watch
         self._epoch = epoch
         self._last: Ailment | None = None
+        self._heard = False  # `_last`, since executors were last seen to work
         watch.subscribe(self._hear)
 
     def older_gone(self, epoch: int) -> bool:
@@ -110,13 +111,20 @@ class JobPods:
         """What ails them now, else what the last one died of (Spark removes its pod)."""
         return next(_ailments(self.executors()), None) or self._last
 
+    def well(self) -> None:
+        """Executors work: what an older one died of is no reason any more. What was heard since the last call stays:
+        its executor may be one that Spark still counts."""
+        if not self._heard:
+            self._last = None
+        self._heard = False
+
     def _mine(self, pod: Object) -> bool:
         labels = pod["metadata"].get("labels") or {}
         return labels.get(COMPONENT_LABEL) == EXECUTOR and _epoch(pod) == self._epoch
 
     def _hear(self, event: str, pod: Object) -> None:
         if self._mine(pod) and (found := ailment_of(pod)) is not None:
-            self._last = found
+            self._last, self._heard = found, True
 
 
 def _ailments(pods: Iterable[Object]) -> Iterator[Ailment]:

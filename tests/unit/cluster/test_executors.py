@@ -39,8 +39,14 @@ class Spark:
 class Pods:
     """What `JobPods` says of executors."""
 
+    def __init__(self) -> None:
+        self.found_well = 0
+
     def ailment(self) -> Ailment:
         return ILL
+
+    def well(self) -> None:
+        self.found_well += 1
 
     def executors(self) -> list[Object]:
         return []
@@ -53,8 +59,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "CANCELS_MAX", 1)
 
 
-def watch_of(spark: Spark, bound_seconds: float) -> ExecutorWatch:
-    cluster = Cluster(None, Pods(), "n", {})  # type: ignore[arg-type]  # nothing of the API is asked here
+def watch_of(spark: Spark, bound_seconds: float, pods: Pods | None = None) -> ExecutorWatch:
+    cluster = Cluster(None, pods or Pods(), "n", {})  # type: ignore[arg-type]  # nothing of the API is asked here
     return ExecutorWatch(spark, cluster, SystemClock(), bound_seconds)
 
 
@@ -65,7 +71,9 @@ def run_for(watch: ExecutorWatch, seconds: float) -> None:
 
 
 def test_a_job_with_an_executor_is_left_alone() -> None:
-    run_for(watch_of(Spark([0, 0, 1]), 0.5), 0.8)
+    pods = Pods()
+    run_for(watch_of(Spark([0, 0, 1]), 0.5, pods), 0.8)
+    assert pods.found_well, "what an earlier one died of is forgotten"
 
 
 def test_an_elastic_job_without_work_needs_none() -> None:

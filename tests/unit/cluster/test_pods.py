@@ -128,3 +128,13 @@ def test_what_the_last_one_died_of_is_remembered_for_spark_removes_its_pod() -> 
     assert present is not None
     assert present.reason == "ExecutorsUnschedulable", "what is there now comes first"
     assert len(pods.executors()) == 1
+
+
+def test_what_one_died_of_long_ago_is_no_reason_why_there_is_none_now() -> None:
+    heard = Heard([])
+    pods = pods_of(heard)
+    heard.callbacks[0]("MODIFIED", pod(container({"terminated": {"reason": "OOMKilled", "exitCode": 137}})))
+    pods.well()
+    assert pods.ailment() is not None, "Spark may not have noticed yet"
+    pods.well()
+    assert pods.ailment() is None
