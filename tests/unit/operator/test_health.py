@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -160,3 +161,17 @@ def test_a_loop_that_hangs_answers_nothing_and_is_known_afterwards() -> None:
         beat.cancel()
 
     asyncio.run(ask_while_it_hangs())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_probes_are_answered_at_addresses_of_both_families(address: str) -> None:
+    if ":" in address and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+
+    async def scene() -> None:
+        async with serve({}, 0) as port:
+            _, writer = await asyncio.open_connection(address, port)
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(scene())
