@@ -41,6 +41,8 @@ Key = tuple[str, str]  # namespace, name
 
 #: How many coordinators may be in their first steps at once: after a takeover of many jobs the API server is spared.
 BEGINNING_MAX = 32
+#: After that one goes on beside them: a ledger that takes no write is waited for much longer, by its own job alone.
+BEGINNING_SECONDS = 5.0
 #: Pauses before another tenure, doubling; one that lasted for `STEADY_SECONDS` begins anew with the first.
 FIRST_PAUSE_SECONDS = 1.0
 LAST_PAUSE_SECONDS = 60.0
@@ -279,22 +281,24 @@ class Manager:
             running = asyncio.create_task(coordinator.run())
             beginning = asyncio.create_task(coordinator.begun.wait())
             try:
-                await asyncio.wait([running, beginning], return_when=asyncio.FIRST_COMPLETED)
+                await _either(running, beginning, BEGINNING_SECONDS)
             except asyncio.CancelledError:
+                beginning.cancel()
                 await _end(running)
                 raise
-            finally:
-                beginning.cancel()
-        if coordinator.begun.is_set():
-            job.tried, job.trouble = names.run_of(charge.intent), None
-            if _serves(job, charge):
-                job.begun.set()
-            self._outside.changed(job.key)
         try:
+            await _either(running, beginning)
+            if coordinator.begun.is_set():
+                job.tried, job.trouble = names.run_of(charge.intent), None
+                if _serves(job, charge):
+                    job.begun.set()
+                self._outside.changed(job.key)
             await asyncio.shield(running)
         except asyncio.CancelledError:
             await _end(running)
             raise
+        finally:
+            beginning.cancel()
 
     def _make(self, job: _Job, charge: Charge, store: LedgerStore, ledger_id: str) -> Coordinator:
         recovery = charge.spec.recovery
@@ -330,6 +334,11 @@ class Manager:
 def _serves(job: _Job, charge: Charge) -> bool:
     """Whether a coordinator with this charge is still what is asked for."""
     return job.wanted and charge.same_tenure(job.charge)
+
+
+async def _either(running: asyncio.Task[None], begun: asyncio.Task[object], seconds: float | None = None) -> None:
+    """Until it works, or has ended, or the time is over."""
+    await asyncio.wait([running, begun], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _end(running: asyncio.Task[None]) -> None:
