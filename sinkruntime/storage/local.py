@@ -20,7 +20,7 @@ from typing import IO, Any
 from sinkruntime.api import SinkIdentity
 from sinkruntime.errors import TargetError
 from sinkruntime.storage.base import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
-from sinkruntime.storage.names import PRIVATE
+from sinkruntime.storage.names import PRIVATE, local_path
 
 LOCK_WAIT_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.01
@@ -57,7 +57,8 @@ class LocalStorage(Storage):
     def create(self, directory: str, name: str) -> Output:
         with translated(self.staging):
             make_directories(self.staging)
-            return LocalOutput(self.staging / name, f"{directory}/{name}" if directory else name)
+            path = local_path(str(self.root), f"{directory}/{name}" if directory else name)
+            return LocalOutput(self.staging / name, path)
 
     def prepared(self) -> None:
         with translated(self.staging):

@@ -8,14 +8,19 @@ from __future__ import annotations
 import datetime
 import decimal
 import hashlib
+import os
 import re
 from typing import Any
 
 from sinkruntime.api import SinkIdentity
+from sinkruntime.errors import TargetError
 
 #: Hidden from Spark, Hive and most readers by its first character.
 PRIVATE = "_sinkjob"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+#: What Linux takes as one name, and as a whole path.
+NAME_BYTES_MAX = 255
+PATH_BYTES_MAX = 4095
 
 #: The characters that Spark escapes in partition directories (`ExternalCatalogUtils.escapePathName`).
 _ESCAPED = {chr(code) for code in range(1, 0x20)} | set("\"#%'*/:=?\\{[]^\x7f")
@@ -43,6 +48,22 @@ def partition_directory(columns: tuple[str, ...], values: tuple[Any, ...]) -> st
     """`month=1/carrier=AA`; "" without columns."""
     parts = zip(columns, values, strict=True)
     return "/".join(f"{escape(column)}={escape(text_of(value)) or NULL_PARTITION}" for column, value in parts)
+
+
+def local_path(root: str, path: str) -> str:
+    """`path`, if a file below `root` can have it; else `TargetError`: once decided, it could never appear there."""
+    longest = max(path.split("/"), key=lambda name: len(os.fsencode(name)))
+    why = ""
+    if "\0" in path:
+        why = "a name of a file or directory holds no NUL character"
+    elif len(os.fsencode(longest)) > NAME_BYTES_MAX:
+        why = f"a name of a file or directory has at most {NAME_BYTES_MAX} bytes"
+    elif len(os.fsencode(f"{root}/{path}")) > PATH_BYTES_MAX:
+        why = f"a path has at most {PATH_BYTES_MAX} bytes"
+    if why:
+        advice = "partition by another column, or shorten its values in a transform"
+        raise TargetError("NameNotPossible", f"`{longest[:60]}…`: {why}", path="options.partitionBy", advice=advice)
+    return path
 
 
 def text_of(value: Any) -> str:

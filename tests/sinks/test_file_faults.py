@@ -22,6 +22,7 @@ from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file import FileSink
 from sinkruntime.sinks.file.options import Options
 from sinkruntime.storage.marker import marker_path
+from sinkruntime.storage.names import local_path, partition_directory
 from sinkruntime.storage.writer import FileWriter
 from tests.sinks import harness
 from tests.sinks.contract import MORE, ROWS, YES, commit_writers_only
@@ -66,6 +67,25 @@ def test_a_full_disk_is_said_with_the_path_and_nothing_is_visible(small_disk: Pa
     assert visible_files(small_disk / "out") == []
     assert staged_files(small_disk / "out") == []
     assert commit(sink, stage(sink, 1, ROWS, attempt=1)).answers() == {Answer.COMMITTED}
+
+
+@pytest.mark.parametrize("value", ["x" * 256, "é" * 126, "'" * 84, "a\0b"])
+def test_a_partition_that_no_directory_can_be_named_after_is_refused_before_the_decision(
+    tmp_path: Path, value: str
+) -> None:
+    sink = make(tmp_path, format="json", partitionBy=["name"])
+    with pytest.raises(TargetError, match="NameNotPossible") as caught:
+        stage(sink, 1, [(1, value)])
+    assert caught.value.path == "options.partitionBy"
+    assert staged_files(tmp_path) == []
+    longest = "x" * (255 - len("name="))
+    assert commit(sink, stage(sink, 1, [(1, longest)], attempt=1)).answers() == {Answer.COMMITTED}
+
+
+def test_a_path_that_is_too_long_as_a_whole_is_refused_before_the_decision(tmp_path: Path) -> None:
+    columns = [f"c{number}" for number in range(17)]
+    with pytest.raises(TargetError, match="a path has at most 4095 bytes"):
+        local_path(str(tmp_path), partition_directory(tuple(columns), ("x" * 250,) * 17) + "/part-0.json")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "orc", "avro", "json"])
