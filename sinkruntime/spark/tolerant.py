@@ -29,6 +29,7 @@ class TolerantWriter(SinkWriter):
         self._make = make
         self._count = count
         self._writer: SinkWriter | None = None
+        self._prepared = False  # there is a committable, so what is staged must stay
 
     def open(self) -> None:
         """See `SinkWriter`."""
@@ -53,7 +54,9 @@ class TolerantWriter(SinkWriter):
 
     def prepare_commit(self, checkpoint: int) -> Committable | None:
         """See `SinkWriter`; None for a writer that was given up."""
-        return self._with(lambda writer: writer.prepare_commit(checkpoint))
+        committable = self._with(lambda writer: writer.prepare_commit(checkpoint))
+        self._prepared = committable is not None
+        return committable
 
     def remaining_life_seconds(self) -> float | None:
         """See `SinkWriter`."""
@@ -80,6 +83,9 @@ class TolerantWriter(SinkWriter):
         try:
             return act()
         except Exception:
+            if self._prepared:
+                log.warning("sink %s failed after it had prepared; its rows stay", self._name, exc_info=True)
+                return None
             log.warning("sink %s is given up in this task (onFailure: Warn)", self._name, exc_info=True)
             self._count(FAILED_WRITERS)
             writer, self._writer = self._writer, None

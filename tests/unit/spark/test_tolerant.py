@@ -1,5 +1,7 @@
 """`onFailure: Warn`: a failing writer costs only its own rows."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -31,6 +33,14 @@ class Fragile(SinkWriter):
         self._do("prepare_commit")
         return "staged"
 
+    def snapshot_state(self, checkpoint: int) -> Sequence[object]:
+        self._do("snapshot_state")
+        return ()
+
+    def remaining_life_seconds(self) -> float | None:
+        self._do("remaining_life_seconds")
+        return None
+
     def abort_prepare(self) -> None:
         self._do("abort_prepare")
 
@@ -44,6 +54,7 @@ def run(writer: TolerantWriter) -> object:
     writer.flush(end_of_input=True)
     committable = writer.prepare_commit(1)
     assert list(writer.snapshot_state(1)) == []
+    assert writer.remaining_life_seconds() is None
     writer.close()
     return committable
 
@@ -61,12 +72,33 @@ def test_a_failing_writer_is_given_up_once_and_stages_nothing(failing: str) -> N
     assert inner.called.count(failing) == 1
 
 
+@pytest.mark.parametrize("failing", ["snapshot_state", "remaining_life_seconds", "close"])
+def test_what_a_committable_stands_for_is_not_taken_back(failing: str) -> None:
+    inner = Fragile(failing)
+    writer = TolerantWriter("screen", lambda: inner, lambda name, amount=1: pytest.fail(name))
+
+    assert run(writer) == "staged"
+
+    assert "abort_prepare" not in inner.called
+    assert inner.called.count("close") == 1
+
+
+def test_a_failing_task_takes_back_what_is_prepared() -> None:
+    inner = Fragile("nothing")
+    writer = TolerantWriter("screen", lambda: inner, lambda name, amount=1: pytest.fail(name))
+    writer.open()
+    writer.prepare_commit(1)
+    writer.abort_prepare()
+    writer.close()
+    assert inner.called == ["open", "prepare_commit", "abort_prepare", "close"]
+
+
 def test_a_sound_writer_passes_through() -> None:
     inner = Fragile("nothing")
     writer = TolerantWriter("screen", lambda: inner, lambda name, amount=1: pytest.fail(name))
 
     assert run(writer) == "staged"
-    assert inner.called == ["open", "write", "prepare_commit", "close"]
+    assert inner.called == ["open", "write", "prepare_commit", "snapshot_state", "remaining_life_seconds", "close"]
 
 
 def test_a_writer_that_cannot_be_made_is_tolerated_too() -> None:
