@@ -5,6 +5,7 @@ Used by the rolling writer, which opens one per file and closes it. Never sees a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,10 @@ class _CompressedText(FormatWriter):
             self._sink.close()  # writes the codec's end mark
 
 
+#: What numbers, dates and times may hold: as a delimiter it would cut them, so that they are quoted, too.
+_IN_VALUES = re.compile(r"[A-Za-z0-9 :.+-]")
+
+
 class CsvWriter(_CompressedText):
     """CSV as RFC 4180 has it: quotes are doubled, null is empty, an empty string is `""`."""
 
@@ -50,7 +55,11 @@ class CsvWriter(_CompressedText):
         import pyarrow.csv
 
         super().__init__(stream, schema, options)
-        layout = pyarrow.csv.WriteOptions(include_header=options.header, delimiter=options.delimiter)
+        layout = pyarrow.csv.WriteOptions(
+            include_header=options.header,
+            delimiter=options.delimiter,
+            quoting_style="all_valid" if _IN_VALUES.fullmatch(options.delimiter) else "needed",
+        )
         self._writer = pyarrow.csv.CSVWriter(self._sink, schema, write_options=layout)
 
     def write(self, table: pa.Table) -> None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Matching, OptionsModel, Text, UniqueItems
@@ -89,9 +89,9 @@ class Options(OptionsModel):
         default=False, description="Put the files of checkpoint 12 under `checkpoint=12/`."
     )
     header: bool = Field(default=False, description="csv: begin each file with the names of the columns.")
-    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = Field(
-        default=",", description="csv: the character between two values."
-    )
+    delimiter: Annotated[
+        str, Matching(r"[\x01-\x09\x0b\x0c\x0e-!#-\x7f]", "one ASCII character, no quote or line end", 1)
+    ] = Field(default=",", description="csv: the character between two values.")
     staged_by: StagedBy = Field(
         default=StagedBy.ARROW,
         description="Who writes the files: `arrow`, our writer, or `spark`, Spark's own (parquet and orc on local "

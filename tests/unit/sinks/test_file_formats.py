@@ -200,6 +200,19 @@ def test_csv_keeps_texts_and_numbers(rows: list[dict[str, Any]]) -> None:
     ]
 
 
+@pytest.mark.parametrize("delimiter", [" ", ":", "-", ".", "+", "0", "E", "n", "\t", "|"])
+def test_no_delimiter_cuts_a_value(delimiter: str) -> None:
+    kinds = {name: KINDS[name] for name in ("text", "whole", "double", "exact", "day", "at", "wall", "flag")}
+    at = datetime.datetime(2024, 1, 2, 10, 20, 30)  # noqa: DTZ001  (without a zone)
+    values = ["a", -10, math.nan, decimal.Decimal("1.0001"), at.date(), at.replace(tzinfo=datetime.UTC), at, True]
+    rows = [dict(zip(kinds, values, strict=True)), dict.fromkeys(kinds)]
+    text = write(rows, kinds, format="csv", delimiter=delimiter).decode()
+    found, nulls = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    stamp = "2024-01-02 10:20:30.000000"
+    assert found == ["a", "-10", "nan", "1.0001", "2024-01-02", f"{stamp}Z", stamp, "true"]
+    assert nulls == [""] * len(kinds)
+
+
 def test_csv_tells_null_from_an_empty_text() -> None:
     rows: list[dict[str, Any]] = [{"text": "", "big": 1, "exact": None}, {"text": None, "big": 2, "exact": None}]
     assert write(rows, CSV, format="csv") == b'"",1,\n,2,\n'

@@ -53,6 +53,10 @@ def test_every_format_says_what_compresses_it() -> None:
         ({"format": "csv", "compression": "snappy"}, "csv cannot be compressed by snappy; expected one of none, gzip"),
         ({"format": "json", "header": True}, "`header` belongs to `format: csv`"),
         ({"delimiter": ";"}, "`delimiter` belongs to `format: csv`"),
+        *(
+            ({"format": "csv", "delimiter": wrong}, "is not one ASCII character, no quote or line end")
+            for wrong in ('"', "\n", "\r", "é", "\0", "ab", "")
+        ),
         ({"format": "csv", "stagedBy": "spark"}, "needs `format: parquet` or `orc` and a local path"),
         ({"path": "s3://bucket/x", "stagedBy": "spark"}, "needs `format: parquet` or `orc` and a local path"),
         ({"filePrefix": "_hidden"}, "`_hidden` is not letters, digits"),
