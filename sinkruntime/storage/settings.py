@@ -32,6 +32,16 @@ def check_location(option: str, location: str, s3: str = "s3") -> None:
         raise PydanticCustomError("scheme", text, words)
     if place.scheme in S3_SCHEMES and not place.netloc:
         raise PydanticCustomError("bucket", "`{option}` names no bucket; expected {s3}://bucket/prefix", words)
+    if place.scheme in S3_SCHEMES and ("?" in location or "#" in location):
+        # What follows is no part of the path to those who read it as a URL.
+        raise PydanticCustomError("url", "`{option}`: a prefix without `?` and `#` is needed", words)
+
+
+def check_file_url(option: str, location: str) -> None:
+    """Raises `PydanticCustomError` for a `file` URL so spelled (`file:/x`, `file://host/x`) that it would be read as a
+    relative path."""
+    if urlsplit(location).scheme == "file" and not location.startswith("file:///"):
+        raise PydanticCustomError("url", "`{option}`: expected a path, or file:///path", {"option": option})
 
 
 class Storage(Model):

@@ -28,6 +28,7 @@ def make(path: Path, **more: Any) -> HudiSink:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"path": "file:/x"}, "`path`: expected a path, or file:///path"),
         ({"path": "hdfs://there/x"}, "`path`: hdfs:// is not supported; expected a local path, or s3://bucket/prefix"),
         ({"path": "s3:///x"}, "`path` names no bucket"),
         ({"table": "my-table"}, "`my-table` is not letters, digits"),

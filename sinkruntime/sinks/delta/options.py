@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Model, OptionsModel, PositiveDuration, Scalars, Text, UniqueItems
 from sinkruntime.spec.quantities import Duration, Size
-from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES
+from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES, check_file_url
 from sinkruntime.tables.changes import CONDITIONS, Changes, Condition
 from sinkruntime.tables.template import Template
 
@@ -200,5 +200,6 @@ class Options(OptionsModel):
         if parts.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
             text = "`path`: {scheme}:// is not supported; expected a local path, or s3://bucket/prefix"
             raise PydanticCustomError("scheme", text, {"scheme": parts.scheme})
+        check_file_url("path", self.path)
         if parts.scheme in S3_SCHEMES and not (parts.netloc and parts.path.strip("/")):
             raise PydanticCustomError("bucket", "`path` names no bucket and prefix; expected s3://bucket/prefix")

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Matching, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
-from sinkruntime.storage.settings import LOCAL_SCHEMES, S3_SCHEMES, Storage
+from sinkruntime.storage.settings import Storage, check_file_url, check_location, is_local
 
 
 class Format(StrEnum):
@@ -100,12 +99,8 @@ class Options(OptionsModel):
     storage: Storage = Field(default=Storage(), description="How an object store is reached.")
 
     @property
-    def scheme(self) -> str:
-        return urlsplit(self.path).scheme
-
-    @property
     def is_local(self) -> bool:
-        return self.scheme in LOCAL_SCHEMES
+        return is_local(self.path)
 
     @property
     def codec(self) -> str:
@@ -123,14 +118,8 @@ class Options(OptionsModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.scheme not in LOCAL_SCHEMES + S3_SCHEMES:
-            raise PydanticCustomError(
-                "scheme",
-                "`path`: {scheme}:// is not supported; expected a local path, or s3://bucket/prefix",
-                {"scheme": self.scheme},
-            )
-        if not self.is_local and not urlsplit(self.path).netloc:
-            raise PydanticCustomError("bucket", "`path` names no bucket; expected s3://bucket/prefix")
+        check_location("path", self.path)
+        check_file_url("path", self.path)
         self._check_format()
         if self.staged_by is StagedBy.SPARK and (self.format not in SPARK_FORMATS or not self.is_local):
             raise PydanticCustomError(

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Matching, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
-from sinkruntime.storage.settings import Storage, check_location, is_local
+from sinkruntime.storage.settings import Storage, check_file_url, check_location, is_local
 from sinkruntime.tables.changes import CONDITIONS, Condition
 
 #: Hudi names its columns in Avro, so only such names can be written.
@@ -90,6 +90,7 @@ class Options(OptionsModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         check_location("path", self.path)
+        check_file_url("path", self.path)
         self._check_write()
         return self
 

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from sinkruntime.spec.base import Model, OptionsModel, Text, UniqueItems
 from sinkruntime.spec.quantities import Size
-from sinkruntime.storage.settings import Storage, check_location, is_local
+from sinkruntime.storage.settings import Storage, check_file_url, check_location, is_local
 from sinkruntime.tables.changes import CONDITIONS, Condition
 
 BUCKETS_MAX = 10_000
@@ -107,6 +107,7 @@ class Options(OptionsModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         check_location("catalog.warehouse", self.catalog.warehouse)
+        check_file_url("catalog.warehouse", self.catalog.warehouse)
         if "$" in self.table:
             raise PydanticCustomError(
                 "branch", "`table`: branches, system tables and `${...}` are not supported; expected `database.table`"

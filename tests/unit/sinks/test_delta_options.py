@@ -23,6 +23,7 @@ def options(**given: Any) -> Options:
     ("given", "message"),
     [
         ({"path": None}, "`path` is missing"),
+        ({"path": "file:/x"}, "`path`: expected a path, or file:///path"),
         ({"path": "hdfs://host/x"}, "hdfs:// is not supported; expected a local path, or s3://bucket/prefix"),
         ({"path": "s3://bucket"}, "names no bucket and prefix"),
         ({"catalog": "glue"}, "`catalog` is not supported: no catalog commits Delta tables here; give `path`"),

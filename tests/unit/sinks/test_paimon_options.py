@@ -22,6 +22,7 @@ def options(**given: Any) -> Options:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"catalog": {"warehouse": "file:/x"}}, "`catalog.warehouse`: expected a path, or file:///path"),
         ({"catalog": {"warehouse": "hdfs://host/x"}}, "hdfs:// is not supported; expected a local path, or s3://"),
         ({"catalog": {"warehouse": "s3:///x"}}, "names no bucket"),
         ({"catalog": {"type": "rest", "warehouse": "/x"}}, "'filesystem'"),
