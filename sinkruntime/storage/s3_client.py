@@ -114,9 +114,11 @@ def _translate(error: Any, what: str, changes: bool) -> None:
         raise ConditionLost(what) from error
     if code in _FINAL:
         raise TargetError(_FINAL[code], f"{what}: {error}", path="options.path") from error
-    if code in _THROTTLED or not changes:
+    # Only the last attempt is known to have been turned down: one before it may have happened without an answer.
+    again = int(error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
+    if not changes or (code in _THROTTLED and not again):
         raise ConnectionError(f"{what}: {error}") from error
-    if status >= 500:
+    if status >= 500 or code in _THROTTLED:
         raise AnswerLost(f"{what}: {error}") from error
     raise TargetError("RequestRefused", f"{what}: {error}", path="options.path") from error
 
