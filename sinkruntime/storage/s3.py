@@ -11,7 +11,7 @@ import io
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sinkruntime.api import SinkIdentity
 from sinkruntime.storage.base import Document, Item, Output, OutputStream, StagedEntry, Standing, Storage
@@ -32,6 +32,8 @@ UPLOAD_MARK = "sinkjob-id"
 SAMPLE_KEYS_MAX = 10_000
 #: One request reads so much ahead.
 READ_BYTES = 1024**2
+#: Beside letters and digits: what stands in the path of a URI as it is.
+URI_CHARACTERS = "/-._~!$&'()*+,;=:@"
 
 
 class S3Storage(Storage):
@@ -203,7 +205,7 @@ class S3Storage(Storage):
         return int(head["LastModified"].timestamp() * 1000)
 
     def uri(self, path: str) -> str:
-        return f"s3a://{self._bucket}/{self.key(path)}"
+        return f"s3a://{self._bucket}/{quote(self.key(path), safe=URI_CHARACTERS)}"
 
 
 class S3Output(Output):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file import spark_log
 from sinkruntime.storage.local import LocalStorage
+from sinkruntime.storage.s3 import S3Storage
+from sinkruntime.storage.settings import Storage
 from tests.sinks import harness
 
 
@@ -44,6 +48,14 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a/part-0.parquet", "c=New York/p", "c=a%2Fb%25/p", "c=Zürich|}/p"])
+def test_an_address_in_a_bucket_is_a_uri_that_leads_back_to_the_key(name: str) -> None:
+    """Spark reads the log's addresses as URIs, and decodes them."""
+    address = S3Storage("s3://bucket/some where", Storage(), harness.identity(), 1).uri(name)
+    assert unquote(address.removeprefix("s3a://bucket/")) == f"some where/{name}"
+    assert re.fullmatch(r"[A-Za-z0-9/:=._%-]+", address)
 
 
 def test_is_compaction_batch() -> None:
