@@ -140,6 +140,7 @@ def secrets_are_references(job: SinkJob) -> Iterator[Finding]:
         ({"path": job.spec.source.path}, ("spec", "source")),
         ({"location": job.spec.checkpoint.location}, ("spec", "checkpoint")),
         (job.spec.spark_conf, ("spec", "sparkConf")),
+        ({"pyFiles": list(job.spec.deps.py_files), "jars": list(job.spec.deps.jars)}, ("spec", "deps")),
         *((sink.options, ("spec", "sinks", index, "options")) for index, sink in enumerate(job.spec.sinks)),
     ]
     for options, path in places:

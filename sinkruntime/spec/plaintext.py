@@ -22,7 +22,11 @@ HARMLESS_ENDINGS = (
 
 _SECRET = re.compile(SECRET_WORDS, re.IGNORECASE)
 _HARMLESS = re.compile(rf"({'|'.join(HARMLESS_ENDINGS)})$", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@|[?&](password|token|secret)=[^&\s]", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+# `?password=x` of a URL, `;password=x` of SQL Server's and Db2's, `AccountKey=x` of a connection string.
+_PARAMETER = re.compile(r"(?:^|[?&;])([\w.-]+)=([^&;\s]+)")
+_SHORT = frozenset({"pwd", "sig", "x-amz-signature"})  # of parameters only: as keys they are words for other things
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 _EXPECTED = "give it through `optionsFrom`"
 
@@ -48,5 +52,16 @@ def _within(value: Any, path: FieldPath, *, secret: bool) -> Iterator[Finding]:
             yield from _within(inner, (*path, index), secret=secret)
     elif secret and value not in (None, "") and not isinstance(value, bool):
         yield Finding(path, "a secret must not stand in the manifest", _EXPECTED)
-    elif isinstance(value, str) and _URL_PASSWORD.search(value):
+    elif isinstance(value, str) and _PRIVATE_KEY.search(value):
+        yield Finding(path, "a private key must not stand in the manifest", _EXPECTED)
+    elif isinstance(value, str) and _url_holds_secret(value):
         yield Finding(path, "a URL that holds a password must not stand in the manifest", _EXPECTED)
+
+
+def _url_holds_secret(text: str) -> bool:
+    """Before its host, or as the value of a parameter."""
+    given = (pair.groups() for pair in _PARAMETER.finditer(text))
+    return _URL_PASSWORD.search(text) is not None or any(
+        (holds_secret(name) or name.lower() in _SHORT) and value.lower() not in ("true", "false")
+        for name, value in given
+    )

@@ -175,7 +175,9 @@ def _secret_keys() -> str:
 
 A value in `options` (however deep) or `sparkConf` is refused if the name of its key, or of one around it, matches
 `{SECRET_WORDS}` in any case, unless that name ends with one of {endings}. `tokenizer` is no token. `true`,
-`false` and empty values are no secrets. A URL with a password in it is refused under every name.
+`false` and empty values are no secrets. A URL or connection string with a password in it
+(`//user:x@`, `?password=x`, `;password=x`, `AccountKey=x`) and a private key in PEM are refused under every name,
+URLs in `deps` too.
 """
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+from sinkruntime.errors import ManifestError
 from sinkruntime.spec.ddl import column_names
+from sinkruntime.spec.load import parse_object
 from sinkruntime.spec.paths import path_text, suggestion
 from sinkruntime.spec.plaintext import plaintext_secrets
 from sinkruntime.spec.spark_conf import refusal
@@ -53,6 +55,15 @@ def test_a_switch_or_an_empty_value_is_no_secret(value: object) -> None:
         ("postgresql://me:pw@host/db", True),
         ("postgresql://:pw@host/db", True),
         ("jdbc:mysql://host/db?user=a&password=b", True),
+        ("jdbc:sqlserver://host:1433;databaseName=d;user=sa;password=b", True),
+        ("jdbc:db2://host:50000/d:user=a;password=b;", True),
+        ("jdbc:postgresql://host/db?user=a&sslpassword=b", True),
+        ("jdbc:mysql://host/db?user=a&pwd=b", True),
+        ("https://host/x?sv=1&sig=b", True),
+        ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=b==", True),
+        ("jdbc:sqlserver://host;integratedSecurity=true;trustServerCertificate=true", False),
+        ("jdbc:mysql://host/db?passwordFile=/run/x&allowPublicKeyRetrieval=true&requireSecret=false", False),
+        ("select * from t where token = 'x' and secret='y'", False),
         ("postgresql://me@host:5432/db", False),
         ("s3a://bucket/a:b@c", False),
         ("http://host:8080/path@v1", False),
@@ -61,6 +72,26 @@ def test_a_switch_or_an_empty_value_is_no_secret(value: object) -> None:
 )
 def test_a_url_with_a_password_is_refused_under_every_name(url: str, refused: bool) -> None:
     assert bool(list(plaintext_secrets({"url": url}, ()))) is refused
+
+
+@pytest.mark.parametrize("kind", ["", "RSA ", "ENCRYPTED "])
+def test_a_private_key_is_refused_under_every_name(kind: str) -> None:
+    text = f"-----BEGIN {kind}PRIVATE KEY-----\nMIIE"
+    assert list(plaintext_secrets({"kafka.ssl.keystore.key": text}, ()))
+    assert not list(plaintext_secrets({"kafka.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----\nMIIE"}, ()))
+
+
+@pytest.mark.parametrize("field", ["jars", "pyFiles"])
+def test_a_url_with_a_password_is_refused_among_the_deps(field: str) -> None:
+    manifest = {
+        "kind": "SinkJob", "apiVersion": "sinkjob.io/v1alpha1", "metadata": {"name": "j"},
+        "spec": {
+            "source": {"format": "rate"}, "sinks": [{"name": "s", "type": "console"}],
+            "deps": {field: ["a.zip", "https://me:pw@host/b.zip"]},
+        },
+    }  # fmt: skip
+    with pytest.raises(ManifestError, match=rf"spec\.deps\.{field}\[1\]: a URL that holds a password"):
+        parse_object(manifest)
 
 
 @pytest.mark.parametrize(
