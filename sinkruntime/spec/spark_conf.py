@@ -68,6 +68,12 @@ RULES = (
         f"at least {BATCHES_RETAINED_MIN}",
     ),
     Rule(
+        r"spark\.sql\.session\.timeZone",
+        "timestamps reach the sinks as UTC: another zone would be set aside, and dates be cut at UTC's midnight",
+        _only("utc", "etc/utc", "z", "gmt", "+00:00"),
+        "only UTC; convert in a transform (`from_utc_timestamp`)",
+    ),
+    Rule(
         r"spark\.sql\.streaming\.unsupportedOperationCheck",
         "Spark would run streaming queries whose result is wrong",
         _only("true"),

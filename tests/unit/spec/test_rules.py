@@ -111,6 +111,8 @@ def test_a_url_with_a_password_is_refused_among_the_deps(field: str) -> None:
         ("spark.sql.streaming.minBatchesToRetain", "19", True),
         ("spark.sql.streaming.minBatchesToRetain", "many", True),
         ("spark.sql.streaming.unsupportedOperationCheck", "False", True),
+        ("spark.sql.session.timeZone", "Europe/Zurich", True),
+        ("spark.sql.session.timeZone", "UTC", False),
         ("spark.master", "local[4]", False),
         ("spark.speculation", "true", False),  # refused beside `mode: xa` only
         ("spark.sql.shuffle.partitions", "4", False),
