@@ -66,16 +66,19 @@ def file_source_is_no_sinks_target(job: SinkJob) -> Iterator[Finding]:
     source = job.spec.source
     if source.format.lower() not in FILE_FORMATS or source.path is None:
         return
+    read = {_directory(source.path)}
+    if source.path.endswith("/*"):  # every file in it; whose names another pattern takes is not looked into
+        read.add(_directory(source.path[:-1]))
     for index, sink in enumerate(job.spec.sinks):
         path = sink.options.get("path")
-        if sink.type == "file" and isinstance(path, str) and _directory(path) == _directory(source.path):
+        if sink.type == "file" and isinstance(path, str) and _directory(path) in read:
             message = "is spec.source.path, too: what this sink commits would be read again as new rows"
             yield Finding(("spec", "sinks", index, "options", "path"), message, "give it a directory of its own")
 
 
 def _directory(path: str) -> str:
     """One text for the spellings of a directory."""
-    scheme, mark, rest = path.removeprefix("file://").rpartition("://")
+    scheme, mark, rest = re.sub("^file:(//)?(?=/)", "", path).rpartition("://")
     return scheme.replace("s3a", "s3") + mark + posixpath.normpath(rest)
 
 
