@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinkruntime.avro_schemas import load_fastavro
+from sinkruntime.avro_schemas import avro_schema, load_fastavro
 from sinkruntime.errors import TargetError
 from sinkruntime.sinks.file.formats import column_problem
 from sinkruntime.sinks.file.options import Format, Options
@@ -36,12 +36,21 @@ def check_columns(schema: pa.Schema, options: Options) -> None:
         raise _mismatch("two columns have the same name", "options.path")
     if options.format is Format.TEXT and len(content.names) != 1:
         raise _mismatch(f"text needs one string column, the rows have {', '.join(content.names)}", "options.format")
-    if options.format is Format.AVRO:
-        load_fastavro()
     for field in content:
         problem = column_problem(options, field)
         if problem:
             raise _mismatch(f"column `{field.name}`: {problem}", "options.format")
+    if options.format is Format.AVRO:
+        _check_avro(content)
+
+
+def _check_avro(schema: pa.Schema) -> None:
+    """Fields may be right one by one and not together: `a.b` and `a_b` make records of one name."""
+    fastavro = load_fastavro()
+    try:
+        fastavro.parse_schema(avro_schema(schema))
+    except fastavro.schema.SchemaParseException as error:
+        raise _mismatch(f"avro cannot hold these columns together: {error}", "options.format") from error
 
 
 def check_target(schema: pa.Schema, known: str, storage: Storage, options: Options) -> None:

@@ -213,6 +213,13 @@ def test_no_delimiter_cuts_a_value(delimiter: str) -> None:
     assert nulls == [""] * len(kinds)
 
 
+def test_avro_records_of_one_name_are_refused_before_the_first_row() -> None:
+    inner = pa.struct([pa.field("b", pa.struct([pa.field("c", pa.int32())]))])
+    schema = pa.schema({"a": inner, "a_b": pa.struct([pa.field("d", pa.int32())])})
+    with pytest.raises(TargetError, match=r"SchemaMismatch: avro cannot hold these columns together: .*row_a_b"):
+        check_columns(schema, Options.model_validate({"path": "/nowhere", "format": "avro"}))
+
+
 def test_csv_tells_null_from_an_empty_text() -> None:
     rows: list[dict[str, Any]] = [{"text": "", "big": 1, "exact": None}, {"text": None, "big": 2, "exact": None}]
     assert write(rows, CSV, format="csv") == b'"",1,\n,2,\n'
