@@ -128,10 +128,25 @@ def _select(df: DataFrame, sink: JobSink) -> tuple[tuple[str, ...], pa.Schema]:
 
 def _check_item(df: DataFrame, item: str, sql: str, path: str) -> None:
     try:
-        df.select(F.expr(sql))
+        selected = df.select(F.expr(sql))
     except SPARK_ERRORS as error:
         message = f"`{item}`: {first_line(error)}; the rows have the columns {', '.join(df.columns)}"
         raise ConfigurationError("InvalidSelect", message, path=path) from error
+    steps = _steps(selected)
+    if steps.count("Generate") > _steps(df).count("Generate") or steps[0] == "Aggregate":  # `explode`, `count(*)`
+        message = f"`{item}` makes other rows; those of the sinks that share them would change, too"
+        raise ConfigurationError("InvalidSelect", message, path=path, advice="do it in spec.transform")
+
+
+def _steps(df: DataFrame) -> list[str]:
+    """What Spark does to get these rows, the last first, as far as one comes from one."""
+    found = []
+    plan = df._jdf.queryExecution().analyzed()
+    while True:
+        found.append(plan.nodeName())
+        if plan.children().size() != 1:
+            return found
+        plan = plan.children().head()
 
 
 def _check_where(df: DataFrame, sink: JobSink) -> None:

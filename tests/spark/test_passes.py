@@ -121,6 +121,12 @@ def test_a_lone_sinks_select_and_where_are_sparks_own(spark: SparkSession, tmp_p
     assert sorted(row["twice"] for row in staged_rows(staging, tmp_path)) == [16, 18]
 
 
+def test_a_select_may_follow_a_transform_that_makes_other_rows(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(3).selectExpr("explode(sequence(0, id)) AS id").groupBy("id").count()
+    staging = stage(df, JobSink(lines_sink(tmp_path), 0, ("id", "count + 1 AS more")))
+    assert sorted(row["more"] for row in staged_rows(staging, tmp_path)) == [2, 3, 4]
+
+
 def test_a_shuffle_before_the_pass_runs_once(spark: SparkSession, tmp_path: Path) -> None:
     calls = spark.sparkContext.accumulator(0)
 
@@ -201,6 +207,8 @@ def test_arrow_batches_have_the_schema_that_was_promised(spark: SparkSession, tm
         ({"select": ("id", "nope")}, "spec.sinks[2].select[1]", "nope"),
         ({"select": ("id", "upper(")}, "spec.sinks[2].select[1]", "upper("),
         ({"select": ("id", "id + 1 AS id")}, "spec.sinks[2].select", "two columns are named id"),
+        ({"select": ("id", "explode(sequence(0, id))")}, "spec.sinks[2].select[1]", "other rows"),
+        ({"select": ("count(*) AS rows",)}, "spec.sinks[2].select[0]", "other rows"),
         ({"where": "nope > 1"}, "spec.sinks[2].where", "nope"),
         ({"where": "id + 1"}, "spec.sinks[2].where", "BIGINT"),
         ({"where": "count(id) > 1"}, "spec.sinks[2].where", "aggregate"),
