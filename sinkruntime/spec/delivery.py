@@ -123,7 +123,9 @@ class SinkSpec(Model):
     )
     select: Annotated[UniqueItems[Text], Field(min_length=1)] | None = Field(
         default=None,
-        description="The columns that this sink gets, in this order. The default is all.",
+        description="The columns that this sink gets, in this order: names, or SQL such as `a + b AS c`, a row for a "
+        "row. The default is all. Beside other sinks an expression is computed for the rows that `where` drops, too: "
+        "write `try_divide` or `try_cast` where it could fail for those.",
     )
     where: Text | None = Field(
         default=None,
