@@ -89,10 +89,11 @@ async def test_a_killed_replicas_shards_are_taken_over_within_the_lease_duration
 async def test_a_replica_that_leaves_hands_over_at_once(kubeconfig: Path, namespace: str, api: Api) -> None:
     async with replica(kubeconfig, namespace, "first") as first, replica(kubeconfig, namespace, "second") as second:
         await until(lambda: (len(first.leases.held), len(second.leases.held)) == (8, 8), 20.0)
+        before = len(first.work.story)  # it may have held them all, and given half of them back
         first.leases.leave()
         await asyncio.wait_for(first.run, 10.0)
         assert await until(lambda: len(second.leases.held) == SHARDS, 10.0) < 1.5, "a watch shows it, no look is due"
-        assert [what for _, what, _ in first.work.story].count("stop") == 8
+        assert [what for _, what, _ in first.work.story[before:]].count("stop") == 8
         leases, _ = await api.list(LEASE, namespace)
         assert sum("replica" in lease["metadata"]["name"] for lease in leases) == 1
         holders = {lease["spec"]["holderIdentity"] for lease in leases}
