@@ -174,10 +174,11 @@ class Coordinator:
         self._check_tenure(ledger)
         self._services.observe(ledger)
         self._gauge(ledger)
+        now = self._services.environment.clock.monotonic()  # one for both: a lane that is due in between is not missed
         for effect in outstanding(ledger):
             if effect.authority is self._tenure.authority:
-                self._start(ledger, effect)
-        await self._wait(stored)
+                self._start(ledger, effect, now)
+        await self._wait(stored, now)
         self._collect()
         if any(self._urgent(outcome) for outcome in self._unreported) or not self._lanes.running:
             reported = await self._report()
@@ -191,10 +192,9 @@ class Coordinator:
         if present != self._tenure.fence:
             raise Fenced(f"coordinator {self._tenure.holder} had {self._tenure.fence}, the ledger is at {present}")
 
-    def _start(self, ledger: Ledger, effect: Effect) -> None:
+    def _start(self, ledger: Ledger, effect: Effect, now: float) -> None:
         """Start the effect unless its lane is busy or has to wait, or its outcome is still to be reported."""
         lane = _lane(effect)
-        now = self._services.environment.clock.monotonic()
         if lane in self._lanes.running or now < self._lanes.not_before.get(lane, 0.0):
             return
         if any((o.number, o.sink) == (effect.number, effect.sink) for o in self._unreported):
@@ -319,12 +319,12 @@ class Coordinator:
     def _delay(self, lane: Lane, seconds: float) -> None:
         self._lanes.not_before[lane] = self._services.environment.clock.monotonic() + seconds
 
-    async def _wait(self, stored: Stored) -> None:
-        """Until something that runs has ended, the ledger has changed, a lane may start again, or `stop`."""
-        now = self._services.environment.clock.monotonic()
-        due = [at - now for lane, at in self._lanes.not_before.items() if at > now and lane not in self._lanes.running]
+    async def _wait(self, stored: Stored, now: float) -> None:
+        """Until something that runs has ended, the ledger has changed, a lane that rested `now` may start, or `stop`."""
+        due = [at for lane, at in self._lanes.not_before.items() if at > now and lane not in self._lanes.running]
         idle = self._unreported and not self._lanes.running
-        timeout = 0.0 if idle else min([LOOK_SECONDS, *due])
+        left = min(due, default=now + LOOK_SECONDS) - self._services.environment.clock.monotonic()
+        timeout = 0.0 if idle else min(LOOK_SECONDS, max(0.0, left))
         changed = asyncio.create_task(self._changed(stored.version, timeout))
         woken = asyncio.create_task(self._wake.wait())
         try:
