@@ -320,7 +320,7 @@ class Coordinator:
         self._lanes.not_before[lane] = self._services.environment.clock.monotonic() + seconds
 
     async def _wait(self, stored: Stored, now: float) -> None:
-        """Until something that runs has ended, the ledger has changed, a lane that rested `now` may start, or `stop`."""
+        """Until something that runs has ended, the ledger has changed, a lane that rested `now` may go, or `stop`."""
         due = [at for lane, at in self._lanes.not_before.items() if at > now and lane not in self._lanes.running]
         idle = self._unreported and not self._lanes.running
         left = min(due, default=now + LOOK_SECONDS) - self._services.environment.clock.monotonic()
